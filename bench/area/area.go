@@ -1,9 +1,10 @@
-// Package area holds the types that all areas of the bench share: their input, their result, and the Recorder that records
-// every reading.
+// Package area is what all areas of the bench share: their input and result, the programs that are measured, and the
+// Recorder that records every reading.
 //
-// An Area takes an Env (rounds, directories, programs) and returns an Outcome: the readings of all sides in the order in
-// which they were taken, and one figure per goal computed from them. The areas are in areas/; the table in cmd/bench lists
-// them. Package goal holds the limits, package report the output.
+// An Area gets a Bench: its Env (rounds, directories, programs) and the Outcome that it fills with the readings of all sides,
+// in the order in which they were taken, and one figure per goal computed from them. A Bench starts the programs, compares
+// their responses, and measures them in turn. The areas are in areas/; the table in cmd/bench lists them. Package goal holds
+// the limits, package report the output.
 package area
 
 import (
@@ -30,9 +31,8 @@ type Area struct {
 	Also  []string // further first parts of names of goals that it measures
 	About string   // description in one line
 
-	Unmeasured []string // names of its goals that it does not measure yet
-
-	Run func(ctx context.Context, env Env) (*Outcome, error)
+	Sides []string // the columns of its table: the first is the peer, the last ferula
+	Run   func(ctx context.Context, b *Bench) error
 }
 
 // Measures reports whether goals whose names begin with name and a slash belong to the area.
@@ -70,9 +70,7 @@ const (
 )
 
 // Recorder records readings in the order in which they were taken.
-type Recorder struct {
-	Readings []Reading
-}
+type Recorder struct{ Readings []Reading }
 
 // Add records a reading.
 func (rec *Recorder) Add(round int, side, what, unit string, value float64) {
@@ -159,7 +157,7 @@ type Measured struct {
 type Outcome struct {
 	Sides    []string // the columns of the table; the last one is compared with the first
 	Versions []string // of the programs and libraries measured
-	Recorder Recorder
+	Recorder
 	Measured []Measured
 	Notes    []string // for the reader of the table
 	Files    []File   // further results, written if the run is recorded
@@ -179,6 +177,30 @@ func (o *Outcome) Measure(goal string, value float64, from ...string) {
 	o.Measured = append(o.Measured, Measured{Goal: goal, Value: value, From: from})
 }
 
+// Ratio records the figure of a goal: the worst ratio of the last side to the first one.
+func (o *Outcome) Ratio(goal string, whats ...string) { o.RatioTo(goal, o.Sides[0], whats...) }
+
+// RatioTo records the figure of a goal: the worst ratio of the last side to another one.
+func (o *Outcome) RatioTo(goal, other string, whats ...string) {
+	o.measureWorst(goal, whats, func(what string) float64 { return o.Over(o.Sides[len(o.Sides)-1], other, what) })
+}
+
+// Own records the figure of a goal: the greatest median of the last side, in a multiple of its unit.
+func (o *Outcome) Own(goal string, unit float64, whats ...string) {
+	o.measureWorst(goal, whats, func(what string) float64 { return o.Median(o.Sides[len(o.Sides)-1], what) / unit })
+}
+
+func (o *Outcome) measureWorst(goal string, whats []string, of func(what string) float64) {
+	figures := make([]float64, len(whats))
+	for i, what := range whats {
+		figures[i] = of(what)
+	}
+	o.Measure(goal, Worst(figures...), whats...)
+}
+
+// Note adds notes for the reader of the table.
+func (o *Outcome) Note(notes ...string) { o.Notes = append(o.Notes, notes...) }
+
 // Figure returns the measured figure of a goal, or NaN if it was not measured.
 func (o *Outcome) Figure(goal string) float64 {
 	for _, m := range o.Measured {
@@ -197,11 +219,13 @@ func SameBytes(what string, a, b []byte) error {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {
-			return fmt.Errorf("%s: %w at byte %d of %d and %d: %q, %q", what, ErrUnequal, i, len(a), len(b), around(a, i), around(b, i))
+			return fmt.Errorf("%s: %w at byte %d of %d and %d: %q, %q",
+				what, ErrUnequal, i, len(a), len(b), around(a, i), around(b, i))
 		}
 	}
 	if len(a) != len(b) {
-		return fmt.Errorf("%s: %w: one ends after %d bytes, the other after %d: %q, %q", what, ErrUnequal, len(a), len(b), around(a, n), around(b, n))
+		return fmt.Errorf("%s: %w: one ends after %d bytes, the other after %d: %q, %q",
+			what, ErrUnequal, len(a), len(b), around(a, n), around(b, n))
 	}
 	return nil
 }

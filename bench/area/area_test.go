@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/prometheus/common/model"
 )
 
 func TestRecorder_MedianCounts(t *testing.T) {
@@ -73,5 +75,79 @@ func TestWorst_IsTheGreatestOrMissing(t *testing.T) {
 	}
 	if got := Worst(0.2, math.NaN()); !math.IsNaN(got) {
 		t.Errorf("with a missing figure: got %v", got)
+	}
+}
+
+func matrixForTest(change func(m model.Matrix) model.Matrix) model.Matrix {
+	m := model.Matrix{}
+	for i, name := range []model.LabelValue{"a", "b"} {
+		s := &model.SampleStream{Metric: model.Metric{"pod": name}}
+		for j := range 5 {
+			s.Values = append(s.Values, model.SamplePair{Timestamp: model.Time(1000 * j), Value: model.SampleValue(1e6 * (i + j))})
+		}
+		m = append(m, s)
+	}
+	return change(m)
+}
+
+func TestSameMatrix_UnequalResultsAreErrors(t *testing.T) {
+	same := func(m model.Matrix) model.Matrix { return m }
+	for name, c := range map[string]struct {
+		change    func(m model.Matrix) model.Matrix
+		tolerance float64
+		want      error
+	}{
+		"the same":                   {same, 0, nil},
+		"another order of additions": {func(m model.Matrix) model.Matrix { m[1].Values[3].Value *= 1 + 1e-12; return m }, 1e-9, nil},
+		"not the same bits":          {func(m model.Matrix) model.Matrix { m[1].Values[3].Value *= 1 + 1e-12; return m }, 0, ErrUnequal},
+		"another value":              {func(m model.Matrix) model.Matrix { m[1].Values[3].Value *= 1 + 1e-8; return m }, 1e-9, ErrUnequal},
+		"no number":                  {func(m model.Matrix) model.Matrix { m[1].Values[3].Value = model.SampleValue(math.NaN()); return m }, 1e-9, ErrUnequal},
+		"another time":               {func(m model.Matrix) model.Matrix { m[0].Values[0].Timestamp++; return m }, 0, ErrUnequal},
+		"a point less":               {func(m model.Matrix) model.Matrix { m[0].Values = m[0].Values[1:]; return m }, 0, ErrUnequal},
+		"a series less":              {func(m model.Matrix) model.Matrix { return m[1:] }, 0, ErrUnequal},
+		"no series":                  {func(model.Matrix) model.Matrix { return nil }, 0, ErrUnequal},
+		"another label":              {func(m model.Matrix) model.Matrix { m[0].Metric["replica"] = "a"; return m }, 0, ErrUnequal},
+	} {
+		if err := SameMatrix(name, matrixForTest(c.change), matrixForTest(same), c.tolerance); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+	if err := SameMatrix("both empty", nil, nil, 0); !errors.Is(err, ErrEmpty) {
+		t.Errorf("both empty: got %v", err)
+	}
+}
+
+func TestCheck_RefusesIncompleteResponses(t *testing.T) {
+	const begin, end = `{"status":"success","data":{"resultType":"matrix","result":[`, `]}}`
+	one := `{"metric":{"a":"1"},"values":[[1.5,"NaN"],[3.007,"-0"]]}`
+	q := Query{What: "two points", Points: 2, Series: 1}
+	if err := q.Check([]byte(begin + one + end)); err != nil {
+		t.Error(err)
+	}
+	m, err := DecodeMatrix([]byte(begin + `{"metric":{"a":"2"},"values":[]},` + one + end))
+	if err != nil || m[0].Metric["a"] != "1" || m[0].Values[0].Timestamp != 1500 || m[0].Values[1].Timestamp != 3007 ||
+		!math.IsNaN(float64(m[0].Values[0].Value)) || !math.Signbit(float64(m[0].Values[1].Value)) {
+		t.Errorf("%v, %v", m, err)
+	}
+	for _, body := range []string{
+		``, `{}`, `{"status":"error"}`, begin + end, begin + one + "," + one + end, begin + `{"metric":{},"values":[[1,"1"]]}` + end,
+		`{"status":"success","data":{"resultType":"vector","result":[]}}`, begin + `{"metric":{},"values":[[1,"x"],[2,"1"]]}` + end,
+	} {
+		if err := q.Check([]byte(body)); err == nil {
+			t.Errorf("%q is accepted", body)
+		}
+	}
+}
+
+func TestSameLength_IsThatOfTheFirstResponse(t *testing.T) {
+	b := New(Area{Sides: []string{"a", "b"}}, Env{})
+	for _, c := range []struct {
+		side string
+		n    int64
+		want error
+	}{{"a", 7, nil}, {"b", 9, nil}, {"a", 7, nil}, {"a", 9, ErrUnequal}, {"b", 0, ErrEmpty}} {
+		if err := b.SameLength(c.side, "x", c.n); !errors.Is(err, c.want) {
+			t.Errorf("%+v: got %v", c, err)
+		}
 	}
 }

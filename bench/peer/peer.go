@@ -15,10 +15,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/ferula-io/ferula/bench/proc"
 )
 
 // Runtime settings, the same for every program and for measurements in the bench's own process. 75 is Prometheus' default.
@@ -37,6 +36,8 @@ const (
 	VersityGW  = "versitygw"
 	Ferula     = "ferula"
 	Relay      = "relay" // the bench's own lower bound of a frontend
+	Floor      = "floor" // that of a server of chunks
+	Drain      = "drain" // reads by remote read with ferula's client
 
 	Storestream = "storestream" // a worker that sends series through ferula's StoreAPI
 	ThanosCodec = "thanoscodec" // a worker that sends series through Thanos' StoreAPI
@@ -88,29 +89,17 @@ func (p Programs) Ferula(ctx context.Context, instead string) (Program, error) {
 func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 	program := Program{Name: name, Path: p.Given[name], kind: name}
 	if program.Path == "" {
-		build := p.buildPeer
-		switch name {
-		case Ferula:
-			build = p.buildFerula
-		case Relay, Storestream:
-			build = p.buildOwn
-		case ThanosCodec:
-			build = p.buildThanosCodec
-		}
-		path, err := build(ctx, name)
+		path, err := p.build(ctx, name)
 		if err != nil {
 			return Program{}, fmt.Errorf("building %s: %w", name, err)
 		}
 		program.Path = path
 	}
-	switch name {
-	case Ferula, Relay, Storestream:
+	if _, ok := owns[name]; ok {
 		program.Version = name + ", built from this tree"
-		return program, nil
-	case ThanosCodec:
 		info, err := buildinfo.ReadFile(program.Path)
-		if err != nil {
-			return Program{}, fmt.Errorf("%s: %w", name, err)
+		if err != nil || name != ThanosCodec {
+			return program, err
 		}
 		for _, module := range info.Deps {
 			if module.Path == "github.com/thanos-io/thanos" {
@@ -127,100 +116,31 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 	return program, nil
 }
 
-// TSDB configures a server over a TSDB directory.
-type TSDB struct {
-	Dir    string // its data, which it may change
-	Config string // its configuration file
-	Log    string
-	More   []string // further flags
+// own says how a program of this repository is built: as its users do, without the bench's settings.
+type own struct {
+	dir, pkg, work string // below the root; GOWORK
+	flags          []string
 }
 
-// Serve returns the specification of Prometheus, or ferula serve, over a TSDB directory. Both take the same flags. Retention is
-// set so that no block expires.
-func (p Program) Serve(t TSDB) proc.Spec {
-	return proc.Spec{
-		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: t.Log,
-		Args: func(addr string) []string {
-			var args []string
-			if p.kind == Ferula {
-				args = append(args, "serve", "--grpc-address=127.0.0.1:0")
-			}
-			args = append(args,
-				"--config.file="+t.Config,
-				"--storage.tsdb.path="+t.Dir,
-				"--storage.tsdb.retention.time="+retentionOfAges,
-				"--web.listen-address="+addr,
-			)
-			return append(args, t.More...)
-		},
+var owns = map[string]own{
+	Ferula:      {pkg: "./cmd/ferula"},
+	Drain:       {pkg: "./test/drain"},
+	Relay:       {dir: "bench", pkg: "./cmd/relay", work: "off"},
+	Floor:       {dir: "bench", pkg: "./areas/remoteread/floor", work: "off"},
+	Storestream: {dir: "bench", pkg: "./cmd/storestream", work: "off"},
+	// With its own module, with the tags and the dependencies of Thanos' releases.
+	ThanosCodec: {dir: "bench/thanoscodec", pkg: ".", work: "off", flags: []string{"-tags=slicelabels", "-mod=readonly"}},
+}
+
+func (p Programs) build(ctx context.Context, name string) (string, error) {
+	o, ok := owns[name]
+	if !ok {
+		out, err := run(ctx, p.Root, nil, filepath.Join(p.Root, "test", "peers", "build.sh"), name)
+		return strings.TrimSpace(string(out)), err
 	}
-}
-
-// Frontend configures a query frontend.
-type Frontend struct {
-	Downstream string   // URL
-	Interval   string   // split interval
-	Cache      string   // YAML of the result cache; empty for none
-	More       []string // further flags
-	Log        string
-}
-
-// Frontend returns the specification of Thanos' query frontend, or ferula's. Both take the same flags. Start and end are not
-// aligned, so that both send the same queries to the downstream. Responses are compressed if the client accepts it.
-func (p Program) Frontend(f Frontend) proc.Spec {
-	return proc.Spec{
-		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: f.Log,
-		Args: func(addr string) []string {
-			args := []string{
-				"query-frontend",
-				"--http-address=" + addr,
-				"--query-frontend.downstream-url=" + f.Downstream,
-				"--query-frontend.compress-responses",
-				"--query-range.split-interval=" + f.Interval,
-				"--no-query-range.align-range-with-step",
-			}
-			if f.Cache != "" {
-				args = append(args, "--query-range.response-cache-config="+f.Cache)
-			}
-			return append(args, f.More...)
-		},
-	}
-}
-
-// Relay returns the specification of the relay in front of a downstream.
-func (p Program) Relay(downstream, log string) proc.Spec {
-	return proc.Spec{
-		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: log,
-		Args: func(addr string) []string { return []string{"-listen=" + addr, "-downstream=" + downstream} },
-	}
-}
-
-func (p Programs) buildPeer(ctx context.Context, name string) (string, error) {
-	out, err := run(ctx, p.Root, nil, filepath.Join(p.Root, "test", "peers", "build.sh"), name)
-	return strings.TrimSpace(string(out)), err
-}
-
-// buildFerula builds the server as its users do, in the repository's own workspace and without the bench's settings.
-func (p Programs) buildFerula(ctx context.Context, name string) (string, error) {
 	path := filepath.Join(p.Cache, name)
-	_, err := run(ctx, p.Root, []string{"GOWORK=", "GOFLAGS=", "CGO_ENABLED=0"},
-		"go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
-	return path, err
-}
-
-// buildOwn builds one of the bench's own programs.
-func (p Programs) buildOwn(ctx context.Context, name string) (string, error) {
-	path := filepath.Join(p.Cache, name)
-	_, err := run(ctx, filepath.Join(p.Root, "bench"), []string{"GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0"},
-		"go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
-	return path, err
-}
-
-// buildThanosCodec builds the worker with its own module, with the tags and the dependencies of Thanos' releases.
-func (p Programs) buildThanosCodec(ctx context.Context, name string) (string, error) {
-	path := filepath.Join(p.Cache, name)
-	_, err := run(ctx, filepath.Join(p.Root, "bench", name), []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0"},
-		"go", "build", "-trimpath", "-buildvcs=false", "-tags=slicelabels", "-o", path, ".")
+	args := slices.Concat([]string{"build", "-trimpath", "-buildvcs=false", "-o", path}, o.flags, []string{o.pkg})
+	_, err := run(ctx, filepath.Join(p.Root, o.dir), []string{"GOWORK=" + o.work, "GOFLAGS=", "CGO_ENABLED=0"}, "go", args...)
 	return path, err
 }
 

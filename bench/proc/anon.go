@@ -33,12 +33,11 @@ func (s *Server) GrowthDuring(ctx context.Context, work func() error) (Growth, e
 	if err != nil {
 		return Growth{}, err
 	}
-	stop := make(chan struct{})
-	peak := make(chan int64)
-	go func() { peak <- s.watch(stop) }()
+	g := Growth{Idle: idle, Peak: idle}
+	stop := Watch(s.Pid(), anonEvery, func(_ time.Duration, anon int64) { g.Peak = max(g.Peak, anon) })
 	err = work()
-	close(stop)
-	return Growth{Idle: idle, Peak: max(idle, <-peak)}, err
+	stop()
+	return g, err
 }
 
 // settle collects garbage twice, to free objects with finalizers too, and waits for two equal readings.
@@ -52,37 +51,40 @@ func (s *Server) settle(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for deadline := time.Now().Add(settleTimeout); time.Now().Before(deadline); {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(settleEvery):
-		}
-		now, err := s.Anon()
-		if err != nil {
-			return 0, err
-		}
-		if max(now-last, last-now) <= settledBytes {
-			return now, nil
-		}
-		last = now
+	if err := Wait(ctx, settleEvery); err != nil {
+		return 0, err
 	}
-	return 0, fmt.Errorf("%s: %w", s.name, ErrUnsettled)
+	err = Until(ctx, settleTimeout, settleEvery, s.name+"'s memory settles", func() error {
+		before := last
+		if last, err = s.Anon(); err != nil {
+			return fmt.Errorf("%w: %w", errFinal, err)
+		}
+		if max(before-last, last-before) > settledBytes {
+			return ErrUnsettled
+		}
+		return nil
+	})
+	return last, err
 }
 
-// watch returns the highest reading until stop is closed. A process that has ended reads as 0.
-func (s *Server) watch(stop <-chan struct{}) int64 {
-	tick := time.NewTicker(anonEvery)
-	defer tick.Stop()
-	var peak int64
-	for {
-		if now, err := s.Anon(); err == nil {
-			peak = max(peak, now)
+// Watch reads the anonymous memory of process pid at once and then at intervals, until stop is called. each gets the time
+// since the start, too. A process that has ended is not read.
+func Watch(pid int, every time.Duration, each func(at time.Duration, anon int64)) (stop func()) {
+	end, ended, begun := make(chan struct{}), make(chan struct{}), time.Now()
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			if now, err := Anon(pid); err == nil {
+				each(time.Since(begun), now)
+			}
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
 		}
-		select {
-		case <-stop:
-			return peak
-		case <-tick.C:
-		}
-	}
+	}()
+	return func() { close(end); <-ended }
 }

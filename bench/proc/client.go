@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,23 +14,27 @@ import (
 	"time"
 )
 
-// ErrStatus means that a server responded with a status other than 200.
+// ErrStatus means that a server responded with a status other than 2xx.
 var ErrStatus = errors.New("unexpected status")
 
 const (
 	drainBufferBytes = 256 << 10
 	errorTextBytes   = 500
+	connectionsMax   = 64 // that are kept
 )
 
-// Request is one GET request. The zero value of Encoding requests the plain bytes.
+// Request is one request: a GET, or a POST of its body. The zero value of Encoding requests the plain bytes.
 type Request struct {
 	Path     string
 	Query    url.Values
-	Encoding string // Accept-Encoding; empty is identity
+	Encoding string      // Accept-Encoding; empty is identity
+	Header   http.Header // further headers
+	Body     []byte
 }
 
 // Response describes the response to a request, without its body.
 type Response struct {
+	Status    int           // also that of an ErrStatus
 	Header    http.Header   // as the server set it
 	Encoding  string        // Content-Encoding
 	Bytes     int64         // of the body as it was sent, after compression
@@ -38,7 +43,7 @@ type Response struct {
 	Elapsed   time.Duration // from sending to the last byte
 }
 
-// Client sends requests to one server over one connection at a time and counts the bytes. It never decompresses.
+// Client sends requests to one server and counts the bytes, also those of concurrent requests. It never decompresses.
 type Client struct {
 	base string
 	http *http.Client
@@ -52,6 +57,8 @@ func NewClient(base string) *Client {
 	c.http = &http.Client{Transport: &http.Transport{
 		DisableCompression: true,
 		ReadBufferSize:     drainBufferBytes,
+
+		MaxIdleConnsPerHost: connectionsMax,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)
 			if err != nil {
@@ -69,17 +76,21 @@ func (c *Client) URL() string { return c.base }
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Get sends r and copies the body to w as it was sent. A status other than 200 is an
-// error that quotes the body.
+// Get sends r and copies the body to w as it was sent. A status other than 2xx is an error that quotes the body.
 func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Response, error) {
 	target := c.base + r.Path
 	if len(r.Query) > 0 {
 		target += "?" + r.Query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	method := http.MethodGet
+	if r.Body != nil {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(r.Body))
 	if err != nil {
 		return Response{}, err
 	}
+	maps.Copy(req.Header, r.Header)
 	req.Header.Set("Accept-Encoding", "identity")
 	if r.Encoding != "" {
 		req.Header.Set("Accept-Encoding", r.Encoding)
@@ -90,11 +101,11 @@ func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Response, err
 		return Response{}, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode/100 != 2 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorTextBytes)) // quoted in the error only
-		return Response{}, fmt.Errorf("%s: %w %s: %s", target, ErrStatus, resp.Status, text)
+		return Response{Status: resp.StatusCode}, fmt.Errorf("%s: %w %s: %s", target, ErrStatus, resp.Status, text)
 	}
-	a := Response{Header: resp.Header, Encoding: resp.Header.Get("Content-Encoding")}
+	a := Response{Status: resp.StatusCode, Header: resp.Header, Encoding: resp.Header.Get("Content-Encoding")}
 	buffer := make([]byte, drainBufferBytes)
 	for {
 		n, err := resp.Body.Read(buffer)
@@ -103,13 +114,13 @@ func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Response, err
 		}
 		a.Bytes += int64(n)
 		if _, werr := w.Write(buffer[:n]); werr != nil {
-			return Response{}, werr
+			return a, werr
 		}
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return Response{}, fmt.Errorf("%s: after %d bytes: %w", target, a.Bytes, err)
+			return a, fmt.Errorf("%s: after %d bytes: %w", target, a.Bytes, err)
 		}
 	}
 	a.Elapsed, a.Wire = time.Since(start), c.wire.Load()-wire

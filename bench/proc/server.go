@@ -43,7 +43,7 @@ type Server struct {
 
 // Start starts a server on a free loopback port and waits until it is ready.
 func Start(ctx context.Context, spec Spec) (*Server, error) {
-	addr, err := freeAddr()
+	addr, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -188,22 +188,15 @@ func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, e
 }
 
 func (s *Server) waitReady(ctx context.Context, path string) error {
-	deadline := time.After(readyTimeout)
-	for {
-		_, err := s.Get(ctx, Request{Path: path}, io.Discard)
-		if err == nil {
-			return nil
-		}
+	return Until(ctx, readyTimeout, 20*time.Millisecond, s.name+" is ready", func() error {
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
 		case <-s.ended:
-			return fmt.Errorf("%s does not start", s.name)
-		case <-deadline:
-			return fmt.Errorf("%s: not ready after %v: %w", s.name, readyTimeout, err)
-		case <-time.After(20 * time.Millisecond):
+			return fmt.Errorf("%w: %s does not start", errFinal, s.name)
+		default:
 		}
-	}
+		_, err := s.Get(ctx, Request{Path: path}, io.Discard)
+		return err
+	})
 }
 
 func (s *Server) logTail() string {
@@ -214,12 +207,11 @@ func (s *Server) logTail() string {
 	return string(text[max(0, len(text)-logTailBytes):])
 }
 
-// freeAddr returns a loopback address whose port is free now. The port is not reserved.
-func freeAddr() (string, error) {
+// FreeAddress returns a loopback address whose port is free now. The port is not reserved.
+func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return l.Addr().String(), l.Close()
 }

@@ -2,7 +2,6 @@
 package push
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -28,10 +27,10 @@ const (
 	mappedTimeout = 3 * time.Minute
 )
 
-// Samples sends the samples of a spec by remote write to the server at base, in the order of time. It sends the series in the
+// Samples sends the samples of a spec to a server by remote write, in the order of time. It sends the series in the
 // order of their labels, because Prometheus returns the series of a head in the order of their creation, and ferula's client
 // can sort only a small response.
-func Samples(ctx context.Context, base string, s blocks.Spec) error {
+func Samples(ctx context.Context, to *proc.Server, s blocks.Spec) error {
 	values, times, lsets := make([][]float64, s.Series), make([][]int64, s.Series), make([][]prompb.Label, s.Series)
 	order := make([]int, s.Series)
 	for i := range order {
@@ -39,7 +38,7 @@ func Samples(ctx context.Context, base string, s blocks.Spec) error {
 	}
 	slices.SortFunc(order, func(a, b int) int { return labels.Compare(s.Labels(a), s.Labels(b)) })
 	for i, n := range order {
-		values[i], times[i] = blocks.Sequence(s.Values, s.Seed, n, s.Samples), s.Times(n)
+		values[i], times[i] = blocks.SpecSequence(s, n, s.Samples), s.Times(n)
 		s.Labels(n).Range(func(l labels.Label) { lsets[i] = append(lsets[i], prompb.Label{Name: l.Name, Value: l.Value}) })
 	}
 	for begin := 0; begin < s.Samples; begin += pushedSamples {
@@ -52,8 +51,12 @@ func Samples(ctx context.Context, base string, s blocks.Spec) error {
 				}
 				request.Timeseries = append(request.Timeseries, one)
 			}
-			if err := write(ctx, base, &request); err != nil {
-				return err
+			r, err := Request(&request)
+			if err == nil {
+				_, err = to.Get(ctx, r, io.Discard)
+			}
+			if err != nil {
+				return fmt.Errorf("remote write: %w", err)
 			}
 		}
 	}
@@ -65,45 +68,24 @@ func Samples(ctx context.Context, base string, s blocks.Spec) error {
 func WaitMapped(ctx context.Context, s *proc.Server, pushed blocks.Spec) error {
 	const metric = "prometheus_tsdb_mmap_chunks_total "
 	want := float64(pushed.Series * (pushed.Samples/chunkSamples - 1))
-	for deadline := time.Now().Add(mappedTimeout); time.Now().Before(deadline); {
+	return proc.Until(ctx, mappedTimeout, time.Second, fmt.Sprintf("the head has mapped %v chunks", want), func() error {
 		text, _, err := s.Fetch(ctx, proc.Request{Path: "/metrics"})
 		if err != nil {
 			return err
 		}
 		_, rest, _ := strings.Cut(string(text), "\n"+metric)
 		figure, _, _ := strings.Cut(rest, "\n")
-		if n, err := strconv.ParseFloat(figure, 64); err == nil && n >= want {
-			return nil
+		if n, err := strconv.ParseFloat(figure, 64); err != nil || n < want {
+			return fmt.Errorf("%q", figure)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
-		}
-	}
-	return fmt.Errorf("the head did not map %v chunks within %v", want, mappedTimeout)
+		return nil
+	})
 }
 
-func write(ctx context.Context, base string, message *prompb.WriteRequest) error {
+// Request returns the request of remote write for a message.
+func Request(message *prompb.WriteRequest) (proc.Request, error) {
 	plain, err := message.Marshal()
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/api/v1/write", bytes.NewReader(snappy.Encode(nil, plain)))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Encoding", "snappy")
-	request.Header.Set("Content-Type", "application/x-protobuf")
-	request.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 500))
-	if err == nil && response.StatusCode/100 != 2 {
-		err = fmt.Errorf("remote write: %w %s: %s", proc.ErrStatus, response.Status, text)
-	}
-	return err
+	return proc.Request{Path: "/api/v1/write", Body: snappy.Encode(nil, plain), Header: http.Header{
+		"Content-Encoding": {"snappy"}, "Content-Type": {"application/x-protobuf"}, "X-Prometheus-Remote-Write-Version": {"0.1.0"},
+	}}, err
 }

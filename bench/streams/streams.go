@@ -14,14 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
-	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"sync/atomic"
 	"syscall"
-	"time"
 )
 
 // Chunk is one encoded chunk; Encoding is Prometheus' own number.
@@ -111,29 +107,23 @@ func Read(path string) (list []Series, err error) {
 
 // Task is a worker's task: to move the first Series of a file through a stream.
 type Task struct {
-	File        string
-	Series      int
-	Batch       int    // requested number of series in a message
-	Extension   bool   // request ferula's extension of StoreAPI, too
-	NoDeltas    bool   // with Extension: do not request deltas
-	Compression string // of the connection
-	LabelsOnly  bool
-	Keep        bool // hold all series until the stream ends; otherwise each is read and released
-	Querier     bool // hold them in the buffers of ferula query instead, which requests what it always does
-	Noop        bool // move the same messages without encoding or decoding them
-	Repeats     int
-	Check       bool // compute the digest of the received series and count the sent bytes, but do not measure time
+	File      string
+	Series    int
+	Batch     int  // requested number of series in a message
+	Extension bool // request ferula's extension of StoreAPI, too
+	NoDeltas  bool // with Extension: do not request deltas
+	Querier   bool // hold all series in the buffers of ferula query, which requests what it always does
+	Noop      bool // move the same messages without encoding or decoding them
+	Repeats   int
+	Check     bool // compute the digest of the received series, but do not measure time
 }
 
 // Figures are the result of one task. Without Check they are averages over the repeats.
 type Figures struct {
-	CPUNanoseconds  int64
-	WallNanoseconds int64
-	Mallocs         int64
-	AllocBytes      int64
-	WireBytes       int64  // with Check
-	Digest          string // with Check
-	Error           string
+	CPUNanoseconds int64
+	Mallocs        int64
+	Digest         string // with Check
+	Error          string
 }
 
 // Work runs tasks until the end of its input.
@@ -155,8 +145,8 @@ func Work(do func(Task) (Figures, error)) error {
 	return in.Err()
 }
 
-// Measure runs once repeats times, and returns the CPU time, the wall time and the allocations of one run. The CPU time
-// includes the collection of the garbage of once, but not of earlier garbage. The wall time ends before that collection.
+// Measure runs once repeats times, and returns the CPU time and the allocations of one run. The CPU time includes the
+// collection of the garbage of once, but not of earlier garbage.
 func Measure(repeats int, once func() error) (Figures, error) {
 	if err := once(); err != nil { // warms pools and connections
 		return Figures{}, err
@@ -165,21 +155,17 @@ func Measure(repeats int, once func() error) (Figures, error) {
 	debug.FreeOSMemory()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	begun, start := cpu(), time.Now()
+	begun := cpu()
 	for range repeats {
 		if err := once(); err != nil {
 			return Figures{}, err
 		}
 	}
-	wall := time.Since(start)
 	runtime.GC()
 	used := cpu() - begun
 	runtime.ReadMemStats(&after)
 	n := int64(repeats)
-	return Figures{
-		CPUNanoseconds: used / n, WallNanoseconds: wall.Nanoseconds() / n,
-		Mallocs: int64(after.Mallocs-before.Mallocs) / n, AllocBytes: int64(after.TotalAlloc-before.TotalAlloc) / n,
-	}, nil
+	return Figures{CPUNanoseconds: used / n, Mallocs: int64(after.Mallocs-before.Mallocs) / n}, nil
 }
 
 // cpu returns the CPU time of this process, user and system, in nanoseconds.
@@ -219,33 +205,3 @@ func (d *Digest) End() {
 
 // String returns the digest of all series.
 func (d *Digest) String() string { return hex.EncodeToString(d.Hash.Sum(nil)) }
-
-// Counter is a listener that counts the bytes its connections write.
-type Counter struct {
-	net.Listener
-	Bytes atomic.Int64
-}
-
-// Accept implements net.Listener.
-func (c *Counter) Accept() (net.Conn, error) {
-	conn, err := c.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &counted{conn, c}, nil
-}
-
-type counted struct {
-	net.Conn
-	counter *Counter
-}
-
-// Write counts before it writes, because the reader may have received the last bytes before Write returns.
-func (c *counted) Write(p []byte) (int, error) {
-	c.counter.Bytes.Add(int64(len(p)))
-	n, err := c.Conn.Write(p)
-	c.counter.Bytes.Add(int64(n - len(p)))
-	return n, err
-}
-
-var _ io.Writer = (*counted)(nil)

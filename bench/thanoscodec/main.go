@@ -3,7 +3,7 @@
 // process, connected by TCP over loopback.
 //
 // The server holds encoded messages and sends them in batches, as Thanos' batching server does. The client reads each
-// message, or holds all of them until the stream ends. Stores, interceptors and merging are not part of it.
+// message. Stores, interceptors and merging are not part of it.
 package main
 
 import (
@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	_ "github.com/thanos-io/thanos/pkg/extgrpc" // its gRPC codec
-	"github.com/thanos-io/thanos/pkg/extgrpc/snappy"
 	"github.com/thanos-io/thanos/pkg/store/labelpb"
 	"github.com/thanos-io/thanos/pkg/store/storepb"
 
@@ -68,16 +67,12 @@ func (w *worker) load(file string) error {
 type server struct {
 	storepb.UnimplementedStoreServer
 	series []*storepb.Series
-	labels bool
 }
 
 func (s *server) Series(r *storepb.SeriesRequest, out storepb.Store_SeriesServer) error {
 	size := int(r.ResponseBatchSize)
 	batch := make([]*storepb.Series, 0, max(size, 1))
 	for _, one := range s.series {
-		if s.labels {
-			one = &storepb.Series{Labels: one.Labels}
-		}
 		if size <= 1 {
 			if err := out.Send(storepb.NewSeriesResponse(one)); err != nil {
 				return err
@@ -108,35 +103,24 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if err != nil {
 		return f, err
 	}
-	counter := &streams.Counter{Listener: l}
-	if t.Check {
-		l = counter
-	}
 	srv := grpc.NewServer(grpc.MaxSendMsgSize(math.MaxInt32), grpc.MaxRecvMsgSize(math.MaxInt32))
-	storepb.RegisterStoreServer(srv, &server{series: w.series[:min(t.Series, len(w.series))], labels: t.LabelsOnly})
+	storepb.RegisterStoreServer(srv, &server{series: w.series[:min(t.Series, len(w.series))]})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	defer func() { srv.Stop(); <-done }()
-	options := []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
-	if t.Compression != "" {
-		options = append(options, grpc.UseCompressor(snappy.Name))
-	}
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(options...))
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))
 	if err != nil {
 		return f, err
 	}
 	defer conn.Close()
 	client := storepb.NewStoreClient(conn)
 	if t.Check {
-		t.Keep = true
-		kept, _, err := receive(client, t)
-		if err != nil {
-			return f, err
-		}
-		return streams.Figures{WireBytes: counter.Bytes.Load(), Digest: digest(kept)}, nil
+		d := &streams.Digest{Hash: sha256.New()}
+		_, err := receive(client, t, d)
+		return streams.Figures{Digest: d.String()}, err
 	}
 	return streams.Measure(t.Repeats, func() error {
-		_, n, err := receive(client, t)
+		n, err := receive(client, t, nil)
 		if err == nil && n != min(t.Series, len(w.series)) {
 			err = fmt.Errorf("received %d of %d series", n, t.Series)
 		}
@@ -144,58 +128,51 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	})
 }
 
-// receive reads a stream. With Task.Keep it holds the series until the stream ends.
-func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series, n int, err error) {
+// receive reads a stream and returns the number of series. A digest gets all of them.
+func receive(client storepb.StoreClient, t streams.Task, d *streams.Digest) (n int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	stream, err := client.Series(ctx, &storepb.SeriesRequest{MaxTime: math.MaxInt64, ResponseBatchSize: int64(t.Batch), SkipChunks: t.LabelsOnly})
+	stream, err := client.Series(ctx, &storepb.SeriesRequest{MaxTime: math.MaxInt64, ResponseBatchSize: int64(t.Batch)})
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	looked := 0
-	take := func(one *storepb.Series) {
-		n++
-		if t.Keep {
-			kept = append(kept, one)
-			return
-		}
-		looked += one.PromLabels().Len()
-		for i := range one.Chunks {
-			looked += len(one.Chunks[i].Raw.Data)
-		}
-	}
 	for {
 		r, err := stream.Recv()
 		if err == io.EOF {
-			if !t.Keep && looked == 0 && n > 0 {
-				return nil, 0, errors.New("the series are empty")
+			if looked == 0 && n > 0 {
+				return 0, errors.New("the series are empty")
 			}
-			return kept, n, nil
+			return n, nil
 		}
 		if err != nil {
-			return nil, 0, err
+			return 0, err
 		}
+		var all []*storepb.Series
 		if one := r.GetSeries(); one != nil {
-			take(one)
+			all = []*storepb.Series{one}
+		} else if batch := r.GetBatch(); batch != nil {
+			all = batch.Series
 		}
-		if batch := r.GetBatch(); batch != nil {
-			for _, one := range batch.Series {
-				take(one)
+		for _, one := range all {
+			n++
+			looked += one.PromLabels().Len()
+			for i := range one.Chunks {
+				looked += len(one.Chunks[i].Raw.Data)
+			}
+			if d != nil {
+				add(d, one)
 			}
 		}
 	}
 }
 
-func digest(kept []*storepb.Series) string {
-	d := streams.Digest{Hash: sha256.New()}
-	for _, s := range kept {
-		for _, l := range s.Labels {
-			d.Label(l.Name, l.Value)
-		}
-		for _, c := range s.Chunks {
-			d.Chunk(c.MinTime, c.MaxTime, byte(c.Raw.Type)+1, c.Raw.Data)
-		}
-		d.End()
+func add(d *streams.Digest, s *storepb.Series) {
+	for _, l := range s.Labels {
+		d.Label(l.Name, l.Value)
 	}
-	return d.String()
+	for _, c := range s.Chunks {
+		d.Chunk(c.MinTime, c.MaxTime, byte(c.Raw.Type)+1, c.Raw.Data)
+	}
+	d.End()
 }

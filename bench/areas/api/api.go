@@ -6,251 +6,148 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strconv"
-
-	"github.com/klauspost/compress/gzip"
 
 	"github.com/ferula-io/ferula/bench/area"
-	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
-var Area = area.Area{Name: "api", About: "query_range of Prometheus and ferula serve, as processes", Run: run}
-
-const (
-	series = 10_000
-	points = 161
-	hours  = 8
-	stepMS = 15_000
-
-	memoryQueries = 4 // queries to one process, to measure the memory growth after the first one
-)
-
-var spec = blocks.Spec{
-	Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: hours * 3600_000 / stepMS,
-	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
-}
-
-// query is one range query. Its steps coincide neither with timestamps of samples nor with ends of blocks.
-type query struct {
-	what     string
-	expr     string
-	startMS  int64
-	stepMS   int64
-	encoding string
-	series   int // number of series in the response, each with all points
-	repeats  int // consecutive queries for one measurement
+var Area = area.Area{
+	Name: "api", About: "query_range of Prometheus and ferula serve, as processes", Sides: []string{"Prometheus", "ferula"}, Run: run,
 }
 
 const (
-	whole     = 180_000 // ms: 161 of them span the 8 h
-	wholeFrom = blocks.QuietStartMS + 60_000
-	short     = 15_000 // ms: 161 of them span 40 min
-	shortFrom = blocks.QuietStartMS + 5*3600_000 + 60_000
+	series        = 10_000
+	memoryQueries = 4    // queries to one process, to measure the memory growth after the first one
+	gzipBytesMax  = 1.05 // of Prometheus' bytes
 )
 
 var (
-	matrix      = query{"8 h, every point", "bench_metric", wholeFrom, whole, "", series, 4}
-	counted     = query{"8 h, count()", "count(bench_metric)", wholeFrom, whole, "", 1, 4}
-	reported    = query{"8 h, rate[5m]", "rate(bench_metric[5m])", wholeFrom, whole, "", series, 2}
-	shortMatrix = query{"40 min, every point", "bench_metric", shortFrom, short, "", series, 4}
-	shortCount  = query{"40 min, count()", "count(bench_metric)", shortFrom, short, "", 1, 4}
-	zipped      = query{"8 h, every point, gzip", "bench_metric", wholeFrom, whole, "gzip", series, 4}
+	matrix      = area.EightHours("8 h, every point", "bench_metric", series)
+	counted     = area.EightHours("8 h, count()", "count(bench_metric)", 1)
+	reported    = area.EightHours("8 h, rate[5m]", "rate(bench_metric[5m])", series)
+	shortMatrix = short("40 min, every point", matrix)
+	shortCount  = short("40 min, count()", counted)
+	zipped      = func(q area.Query) area.Query { q.What, q.Encoding = q.What+", gzip", "gzip"; return q }(matrix)
 
-	queries = []query{matrix, counted, shortMatrix, shortCount, reported, zipped}
+	queries = []area.Query{matrix, counted, shortMatrix, shortCount, reported, zipped}
 )
 
-func (q query) request() proc.Request {
-	return proc.Request{Path: "/api/v1/query_range", Encoding: q.encoding, Query: url.Values{
-		"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.startMS + (points-1)*q.stepMS)}, "step": {seconds(q.stepMS)},
-	}}
+// short is a query of 40 min at the interval of the samples.
+func short(what string, q area.Query) area.Query {
+	q.What, q.StartMS, q.StepMS = what, q.StartMS+5*3600_000, 15_000
+	return q
 }
 
-func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
-
-// side is one of the two servers. server is nil while none runs.
-type side struct {
-	name    string
-	program peer.Program
-	dir     string
-	server  *proc.Server
-}
-
-// bench is one run of the area.
-type bench struct {
-	env     area.Env
-	data    string
-	sides   [2]side
-	lengths map[string]int64 // of an uncompressed response in bytes, by name of the query; 0 if servers may differ
-	out     *area.Outcome
-}
-
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	b := &bench{env: env, lengths: map[string]int64{}, out: &area.Outcome{Sides: []string{"Prometheus", "ferula"}}}
-	env.Logf("blocks: %d series x %d samples", spec.Series, spec.Samples)
-	var err error
-	if b.data, err = blocks.Ensure(ctx, env.Cache, spec); err != nil {
-		return nil, err
-	}
-	prometheus, err := env.Programs.Get(ctx, peer.Prometheus)
+func run(ctx context.Context, b *area.Bench) error {
+	sides, err := b.Pair(ctx, peer.Prometheus)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ferula, err := env.Programs.Ferula(ctx, peer.Prometheus)
-	if err != nil {
-		return nil, err
+	launch := b.TSDB(ctx, area.TSDB{Data: area.Floats(8)})
+	if err := b.With(ctx, launch, func() error { return alive(ctx, b, sides) }, sides...); err != nil {
+		return err
 	}
-	for i, program := range []peer.Program{prometheus, ferula} {
-		b.sides[i] = side{name: b.out.Sides[i], program: program, dir: filepath.Join(env.Cache, "run", "api", program.Name)}
-		b.out.Versions = append(b.out.Versions, program.Version)
+	if err := b.InTurn("memory", sides, func(round int, s *area.Side) error { return memory(ctx, b, round, s, launch) }); err != nil {
+		return err
 	}
-	if err := b.alive(ctx); err != nil {
-		return nil, err
-	}
-	if err := b.fresh(ctx); err != nil {
-		return nil, err
-	}
-	b.conclude()
-	return b.out, nil
-}
-
-// alive runs both servers at the same time, compares their responses and takes the readings that do not require a new
-// process.
-func (b *bench) alive(ctx context.Context) (err error) {
-	for i := range b.sides {
-		s := &b.sides[i]
-		if err := b.start(ctx, s); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, s.stop()) }()
-	}
-	for _, q := range queries {
-		if err := b.compare(ctx, q); err != nil {
-			return err
-		}
-	}
-	for round := 1; round <= b.env.Rounds; round++ {
-		for _, q := range queries {
-			for i := range b.sides {
-				if err := b.measure(ctx, round, &b.sides[i], q); err != nil {
-					return err
-				}
-			}
-		}
-		b.env.Logf("round %d of %d: CPU of every point %v and %v s", round, b.env.Rounds,
-			b.out.Recorder.Median(b.sides[0].name, "CPU: "+matrix.what), b.out.Recorder.Median(b.sides[1].name, "CPU: "+matrix.what))
-	}
+	conclude(b)
 	return nil
 }
 
-// fresh measures memory, each time of a new process.
-func (b *bench) fresh(ctx context.Context) error {
-	for round := 1; round <= b.env.Rounds; round++ {
-		for i := range b.sides {
-			if err := b.memory(ctx, round, &b.sides[i]); err != nil {
+// alive compares the responses, and takes the readings that do not require a new process.
+func alive(ctx context.Context, b *area.Bench, sides []*area.Side) error {
+	for _, q := range queries {
+		if err := compare(ctx, b, q, sides); err != nil {
+			return err
+		}
+	}
+	return b.InTurn("CPU", sides, func(round int, s *area.Side) error {
+		for _, q := range queries {
+			w := area.Work{What: q.What, Repeats: 4, Mallocs: q.What == matrix.What, Send: func() (proc.Response, error) { return send(ctx, b, s, q) }}
+			if err := b.Costs(ctx, round, s.Name, s.Server, w); err != nil {
 				return err
 			}
 		}
-		b.env.Logf("round %d of %d: memory", round, b.env.Rounds)
-	}
-	return nil
+		return nil
+	})
 }
 
-func (b *bench) start(ctx context.Context, s *side) error {
-	data, config := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "prometheus.yml")
-	if err := blocks.Copy(b.data, data); err != nil {
-		return err
+// compare returns an error unless all sides return the same complete response.
+func compare(ctx context.Context, b *area.Bench, q area.Query, sides []*area.Side) error {
+	body, err := b.SameResponses(ctx, q.What, q.Request(), sides...)
+	if err == nil {
+		err = q.Check(body)
 	}
-	if err := os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644); err != nil {
-		return err
+	if over := b.Over(sides[1].Name, sides[0].Name, "bytes on the wire: "+q.What); err == nil && q.Encoding != "" && over > gzipBytesMax {
+		err = fmt.Errorf("%s: ferula sends %.3f of Prometheus' bytes", q.What, over)
 	}
-	var err error
-	s.server, err = proc.Start(ctx, s.program.Serve(peer.TSDB{Dir: data, Config: config, Log: filepath.Join(s.dir, "log")}))
 	return err
 }
 
-func (s *side) stop() error {
-	server := s.server
-	s.server = nil
-	return server.Stop()
+// send sends a query. The response must be as long as the one that was compared.
+func send(ctx context.Context, b *area.Bench, s *area.Side, q area.Query) (proc.Response, error) {
+	a, err := s.Get(ctx, q.Request(), io.Discard)
+	if err == nil {
+		err = b.SameLength(s.Name, q.What, a.Bytes)
+	}
+	return a, err
 }
 
-// compare queries both servers. It returns an error unless both return the same complete response.
-func (b *bench) compare(ctx context.Context, q query) error {
-	var plain [2][]byte
-	for i, s := range b.sides {
-		body, a, err := s.server.Fetch(ctx, q.request())
+// memory measures the growth of a new process' memory during one query and during some more.
+func memory(ctx context.Context, b *area.Bench, round int, s *area.Side, launch area.Launch) error {
+	return b.With(ctx, launch, func() error {
+		one, err := s.GrowthDuring(ctx, func() error { _, err := send(ctx, b, s, matrix); return err })
 		if err != nil {
-			return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
+			return err
 		}
-		if a.Encoding != q.encoding {
-			return fmt.Errorf("%s: %s: requested encoding %q, got %q", s.name, q.what, q.encoding, a.Encoding)
-		}
-		if plain[i], err = decompress(body, a.Encoding); err != nil {
-			return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
-		}
-		b.out.Recorder.Add(1, s.name, "bytes on the wire: "+q.what, area.Bytes, float64(a.Wire))
-	}
-	if err := checkMatrix(plain[0], q.series, points); err != nil {
-		return fmt.Errorf("%s: %s: %w", b.sides[0].name, q.what, err)
-	}
-	if err := area.SameBytes(q.what, plain[0], plain[1]); err != nil {
-		return err
-	}
-	if wire := [2]float64{b.out.Recorder.Median(b.sides[0].name, "bytes on the wire: "+q.what), b.out.Recorder.Median(b.sides[1].name, "bytes on the wire: "+q.what)}; q.encoding != "" && wire[1] > 1.05*wire[0] {
-		return fmt.Errorf("%s: ferula sends %v bytes, Prometheus %v", q.what, wire[1], wire[0])
-	}
-	if q.encoding == "" {
-		b.lengths[q.what] = int64(len(plain[0]))
-	}
-	b.env.Logf("responses are equal: %s, %d bytes", q.what, len(plain[0]))
-	return nil
-}
-
-func decompress(body []byte, encoding string) ([]byte, error) {
-	if encoding == "" {
-		return body, nil
-	}
-	r, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(r)
-}
-
-// checkMatrix returns an error unless body is a matrix with that many series, each with that many points.
-func checkMatrix(body []byte, series, points int) error {
-	var response struct {
-		Status string
-		Data   struct {
-			ResultType string
-			Result     []struct {
-				Metric map[string]string
-				Values []json.RawMessage
+		more, err := s.GrowthDuring(ctx, func() error {
+			for range memoryQueries - 1 {
+				if _, err := send(ctx, b, s, matrix); err != nil {
+					return err
+				}
 			}
-		}
-	}
-	if err := json.Unmarshal(body, &response); err != nil {
+			return nil
+		})
+		b.Add(round, s.Name, area.Idle, area.Bytes, float64(one.Idle))
+		b.Add(round, s.Name, growth, area.Bytes, float64(one.Bytes()))
+		b.Add(round, s.Name, growthMore, area.Bytes, float64(max(one.Peak, more.Peak)-one.Idle))
 		return err
-	}
-	if response.Status != "success" || response.Data.ResultType != "matrix" || len(response.Data.Result) != series {
-		return fmt.Errorf("%w: %s %s of %d series, want %d", area.ErrEmpty, response.Status, response.Data.ResultType, len(response.Data.Result), series)
-	}
-	for i, s := range response.Data.Result {
-		if len(s.Values) != points {
-			return fmt.Errorf("%w: series %d has %d points, want %d", area.ErrEmpty, i, len(s.Values), points)
+	}, s)
+}
+
+const (
+	growth     = area.GrowthOf + "8 h, every point"
+	growthMore = area.GrowthOf + "four times the same"
+	jsonCPU    = "CPU of JSON: 8 h, every point less count()"
+	gzipCPU    = "CPU of gzip: 8 h, every point with gzip less without"
+	gzipBytes  = "bytes on the wire: 8 h, every point, gzip"
+	jsonShort  = "CPU of JSON: 40 min, every point less count()"
+)
+
+// conclude computes the measures of the goals.
+func conclude(b *area.Bench) {
+	for _, side := range b.Sides {
+		for _, d := range []struct {
+			what      string
+			all, less area.Query
+		}{{jsonCPU, matrix, counted}, {jsonShort, shortMatrix, shortCount}, {gzipCPU, zipped, matrix}} {
+			b.Add(0, side, d.what, area.Seconds, b.Median(side, "CPU: "+d.all.What)-b.Median(side, "CPU: "+d.less.What))
 		}
 	}
-	return nil
+	cpu := "CPU: " + matrix.What
+	b.Measure("api/gzip-cpu", b.Over(b.Sides[1], b.Sides[0], gzipCPU), "CPU: "+zipped.What, cpu, gzipCPU, gzipBytes)
+	b.Measure("api/query-range-anon", b.Over(b.Sides[1], b.Sides[0], growth), growth, area.Idle)
+	b.Ratio("api/query-range-cpu", cpu)
+	b.Note(
+		fmt.Sprintf("%d series x %d points of 15-digit floats; 8 h are read with a step of 3 min (every sample is decoded), 40 min with one of 15 s.", series, matrix.Points),
+		"CPU is that of the server process per query, over some queries in a row and the garbage collection that follows them.",
+		"count() aggregates what it has evaluated, which both servers pay for with the same engine: what JSON costs is understated by as much on both sides, which flatters the smaller one.",
+		"Growth is taken on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it.",
+		fmt.Sprintf("The client drains the response. gzip is each server's own choice of level; the run fails if ferula sends more than 1.05 of Prometheus' bytes. \"Four times the same\" is the peak of %d queries in a row on the same process.", memoryQueries),
+	)
 }

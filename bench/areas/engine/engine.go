@@ -11,313 +11,246 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
-	"path/filepath"
+	"os/exec"
+	"regexp"
 	"strconv"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
+	"github.com/ferula-io/ferula/bench/push"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
-var Area = area.Area{Name: "engine", About: "PromQL of Prometheus, ferula serve and VictoriaMetrics, as processes", Run: run}
-
-const (
-	series  = 10_000
-	stepMS  = 15_000
-	hourMS  = 3600_000
-	hours   = 8
-	startMS = blocks.QuietStartMS
-
-	manySeries = 100_000 // of engine/growth, over manyHours
-	manyHours  = 2
-
-	histograms = 1000
-	buckets    = 12
-
-	smallQueries = 1000
-)
-
-var (
-	spec = blocks.Spec{Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: hours * hourMS / stepMS,
-		StepMS: stepMS, StartMS: startMS, Seed: 1}
-	histogramSpec = blocks.Spec{Metric: "bench_bucket", Values: blocks.Buckets, Series: histograms * buckets, Samples: hours * hourMS / stepMS,
-		StepMS: stepMS, StartMS: startMS, Seed: 1, PerPod: buckets, Buckets: buckets}
-	fewSpec  = blocks.Spec{Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: manyHours * hourMS / stepMS, StepMS: stepMS, StartMS: startMS, Seed: 1}
-	manySpec = blocks.Spec{Metric: "bench_metric", Values: blocks.Floats15, Series: manySeries, Samples: manyHours * hourMS / stepMS, StepMS: stepMS, StartMS: startMS, Seed: 1}
-)
-
-// query is one range query.
-type query struct {
-	goal    string // the goal's name, empty for none
-	what    string
-	expr    string
-	startMS int64
-	stepMS  int64
-	points  int64
-	repeats int // consecutive queries for one measurement
-}
-
-// A query over 8 h with a step of 3 min. Its steps coincide neither with timestamps of samples nor with ends of blocks.
-const (
-	longStartMS = startMS + 60_000
-	longStepMS  = 180_000
-	longPoints  = 160
-)
-
-var (
-	count       = query{"engine/count-8h", "count(x), 8 h", "count(bench_metric)", longStartMS, longStepMS, longPoints, 2}
-	sumRate     = query{"engine/sum-rate-8h", "sum by (rate), 8 h", "sum by (namespace) (rate(bench_metric[5m]))", longStartMS, longStepMS, longPoints, 2}
-	sumOverTime = query{"engine/sum-over-time-8h", "sum by (avg_over_time), 8 h", "sum by (namespace) (avg_over_time(bench_metric[5m]))", longStartMS, longStepMS, longPoints, 2}
-	rate        = query{"engine/rate-every-point-8h", "rate, every point, 8 h", "rate(bench_metric[5m])", longStartMS, longStepMS, longPoints, 1}
-	every       = query{"", "every point, 8 h", "bench_metric", longStartMS, longStepMS, longPoints, 1}
-	short       = query{"engine/sum-rate-40m", "sum by (rate), 40 min, step 15 s", "sum by (namespace) (rate(bench_metric[5m]))", startMS + 5*hourMS + 60_000, 15_000, 161, 2}
-	topk        = query{"engine/topk-8h", "topk(5, rate), 8 h", "topk(5, rate(bench_metric[5m]))", longStartMS, longStepMS, longPoints, 1}
-	quantile    = query{"engine/quantile-8h", "quantile by (0.9, rate), 8 h", "quantile by (namespace) (0.9, rate(bench_metric[5m]))", longStartMS, longStepMS, longPoints, 1}
-	binary      = query{"", "rate / rate, 8 h", "rate(bench_metric[5m]) / rate(bench_metric[10m])", longStartMS, longStepMS, longPoints, 1}
-	small       = query{"engine/small", "10 series x 1 h, a thousand", `bench_metric{instance="10.32.0.5:9100"}`, startMS + 4*hourMS, 15_000, 241, smallQueries}
-	quantiles   = query{"engine/histogram-quantile", "histogram_quantile, 8 h", "histogram_quantile(0.99, sum by (le) (rate(bench_bucket[5m])))", longStartMS, longStepMS, longPoints, 1}
-
-	queries = []query{count, sumRate, sumOverTime, rate, every, short, topk, quantile, binary, small}
-	third   = []query{count, sumRate, sumOverTime} // also sent to VictoriaMetrics
-)
-
-const (
-	growth     = "growth of RssAnon: sum by (rate), 8 h"
-	growthFew  = "growth of RssAnon: sum by (rate), 2 h, 10,000 series"
-	growthMany = "growth of RssAnon: sum by (rate), 2 h, 100,000 series"
-)
-
-func (q query) request() proc.Request {
-	return proc.Request{Path: "/api/v1/query_range", Query: url.Values{
-		"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.startMS + (q.points-1)*q.stepMS)}, "step": {seconds(q.stepMS)},
-		"nocache": {"1"}, // VictoriaMetrics then keeps start and end
-	}}
-}
-
-func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
-
-// side is one of the servers under test.
-type side struct {
-	name    string
-	program peer.Program
-	dir     string // of this side's copy of the data and its log
-	server  *proc.Server
-}
-
-type bench struct {
-	env   area.Env
-	out   *area.Outcome
-	sides []side // Prometheus and ferula
-}
-
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	b := &bench{env: env, out: &area.Outcome{Sides: []string{prometheus, victoria, ferula}}}
-	for _, p := range []struct {
-		name string
-		get  func() (peer.Program, error)
-	}{
-		{prometheus, func() (peer.Program, error) { return env.Programs.Get(ctx, peer.Prometheus) }},
-		{ferula, func() (peer.Program, error) { return env.Programs.Ferula(ctx, peer.Prometheus) }},
-	} {
-		program, err := p.get()
-		if err != nil {
-			return nil, err
-		}
-		b.sides = append(b.sides, side{name: p.name, program: program, dir: filepath.Join(env.Cache, "run", "engine", program.Name)})
-		b.out.Versions = append(b.out.Versions, program.Version)
-	}
-	for _, part := range []func(context.Context) error{b.floats, b.histograms, b.head, b.memory, b.victoria, b.fallback} {
-		if err := part(ctx); err != nil {
-			return nil, err
-		}
-	}
-	b.conclude()
-	return b.out, nil
+var Area = area.Area{
+	Name: "engine", About: "PromQL of Prometheus, ferula serve and VictoriaMetrics, as processes",
+	Sides: []string{prometheus, victoria, ferula}, Run: run,
 }
 
 const (
 	prometheus = "Prometheus"
 	victoria   = "VictoriaMetrics"
 	ferula     = "ferula"
+
+	hourMS  = 3600_000
+	startMS = blocks.QuietStartMS
+
+	histograms   = 1000
+	buckets      = 12
+	smallQueries = 1000
 )
 
-// floats measures all queries over the floats.
-func (b *bench) floats(ctx context.Context) error { return b.measureAll(ctx, spec, queries) }
+var (
+	spec          = area.Floats(8)
+	histogramSpec = blocks.Spec{
+		Metric: "bench_bucket", Values: blocks.Buckets, Series: histograms * buckets, Samples: spec.Samples, StepMS: spec.StepMS,
+		StartMS: startMS, Seed: 1, PerPod: buckets, Buckets: buckets,
+	}
+	fewSpec  = area.Floats(2)
+	manySpec = func(s blocks.Spec) blocks.Spec { s.Series = 100_000; return s }(fewSpec)
+	// recentSpec is pushed to both sides by remote write and stays in their heads: it is less than 3 h.
+	recentSpec = func(s blocks.Spec) blocks.Spec { s.Samples, s.Seed = 75*4, 4; return s }(fewSpec)
+)
 
-func (b *bench) histograms(ctx context.Context) error {
-	return b.measureAll(ctx, histogramSpec, []query{quantiles})
+// query is a range query and the goal of its CPU, "" for none.
+type query struct {
+	area.Query
+	goal    string
+	repeats int
 }
 
-// measureAll runs both servers on the data at the same time, compares their responses and measures.
-func (b *bench) measureAll(ctx context.Context, data blocks.Spec, queries []query) (err error) {
-	for i := range b.sides {
-		s := &b.sides[i]
-		if err := b.start(ctx, s, data); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, s.stop()) }()
-	}
-	return b.measureRunning(ctx, data, queries)
+// long is a query over 8 h with a step of 3 min.
+func long(goal string, repeats int, what, expr string) query {
+	q := area.EightHours(what+", 8 h", expr, 0)
+	q.Points = 160
+	return query{q, goal, repeats}
 }
 
-// measureRunning compares the responses of servers that run, and measures.
-func (b *bench) measureRunning(ctx context.Context, data blocks.Spec, queries []query) error {
-	for _, q := range queries {
-		if err := b.compare(ctx, q); err != nil {
-			return err
-		}
+var (
+	sumByRate   = "sum by (namespace) (rate(bench_metric[5m]))"
+	count       = long("count-8h", 2, "count(x)", "count(bench_metric)")
+	sumRate     = long("sum-rate-8h", 2, "sum by (rate)", sumByRate)
+	sumOverTime = long("sum-over-time-8h", 2, "sum by (avg_over_time)", "sum by (namespace) (avg_over_time(bench_metric[5m]))")
+	quantiles   = long("histogram-quantile", 1, "histogram_quantile", "histogram_quantile(0.99, sum by (le) (rate(bench_bucket[5m])))")
+	lastHour    = query{area.Query{
+		What: "sum by (rate), the last hour, in the head", Expr: sumByRate, StartMS: recentSpec.EndMS() - hourMS, StepMS: 15_000, Points: 240,
+	}, "head-1h", 2}
+
+	queries = []query{
+		count, sumRate, sumOverTime,
+		long("rate-every-point-8h", 1, "rate, every point", "rate(bench_metric[5m])"),
+		long("", 1, "every point", "bench_metric"),
+		{area.Query{What: "sum by (rate), 40 min, step 15 s", Expr: sumByRate, StartMS: startMS + 5*hourMS + 60_000, StepMS: 15_000, Points: 161}, "sum-rate-40m", 2},
+		long("topk-8h", 1, "topk(5, rate)", "topk(5, rate(bench_metric[5m]))"),
+		long("quantile-8h", 1, "quantile by (0.9, rate)", "quantile by (namespace) (0.9, rate(bench_metric[5m]))"),
+		long("", 1, "rate / rate", "rate(bench_metric[5m]) / rate(bench_metric[10m])"),
+		{area.Query{
+			What: "10 series x 1 h, a thousand", Expr: `bench_metric{instance="10.32.0.5:9100"}`, StartMS: startMS + 4*hourMS, StepMS: 15_000, Points: 241,
+		}, "small", smallQueries},
 	}
-	for round := 1; round <= b.env.Rounds; round++ {
-		for _, q := range queries {
-			for i := range b.sides {
-				if err := b.measure(ctx, round, b.sides[i].name, b.sides[i].server, q); err != nil {
-					return err
-				}
-			}
-		}
-		b.env.Logf("round %d of %d: %s", round, b.env.Rounds, data.Metric)
-	}
-	return nil
+	third = []query{count, sumRate, sumOverTime} // also sent to VictoriaMetrics
+)
+
+const (
+	growth     = "sum by (rate), 8 h"
+	growthFew  = "sum by (rate), 2 h, 10,000 series"
+	growthMany = "sum by (rate), 2 h, 100,000 series"
+)
+
+func (q query) request() proc.Request {
+	r := q.Request()
+	r.Query.Set("nocache", "1") // VictoriaMetrics then keeps start and end
+	return r
 }
 
-// compare queries both servers. It returns an error unless both return the same response, with series.
-func (b *bench) compare(ctx context.Context, q query) error {
-	var bodies [2][]byte
-	engine := ""
-	for i, s := range b.sides {
-		body, a, err := s.server.Fetch(ctx, q.request())
-		if err != nil {
-			return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
-		}
-		bodies[i], engine = body, a.Header.Get("X-Ferula-Query-Engine")
-	}
-	m, err := parse(bodies[0])
+func run(ctx context.Context, b *area.Bench) error {
+	sides, err := b.Pair(ctx, peer.Prometheus)
 	if err != nil {
-		return fmt.Errorf("%s: %w", q.what, err)
-	}
-	if m.points() == 0 {
-		return fmt.Errorf("%s: %w", q.what, area.ErrEmpty)
-	}
-	if err := area.SameBytes(q.what, bodies[0], bodies[1]); err != nil {
 		return err
 	}
-	b.env.Logf("responses are equal: %s, %d series, %d bytes, engine %s", q.what, len(m.Data.Result), len(bodies[0]), engine)
+	for _, of := range []struct {
+		data    area.TSDB
+		pushed  blocks.Spec
+		queries []query
+	}{
+		{data: area.TSDB{Data: spec}, queries: queries},
+		{data: area.TSDB{Data: histogramSpec}, queries: []query{quantiles}},
+		{data: area.TSDB{Flags: []string{"--web.enable-remote-write-receiver"}}, pushed: recentSpec, queries: []query{lastHour}},
+	} {
+		if err := b.With(ctx, b.TSDB(ctx, of.data), func() error { return measure(ctx, b, sides, of.pushed, of.queries) }, sides...); err != nil {
+			return err
+		}
+	}
+	if err := memory(ctx, b, sides); err != nil {
+		return err
+	}
+	if err := overVictoria(ctx, b, sides[0]); err != nil {
+		return err
+	}
+	if err := fallback(ctx, b); err != nil {
+		return err
+	}
+	conclude(b)
 	return nil
 }
 
-// measure measures CPU and time of a query once.
-func (b *bench) measure(ctx context.Context, round int, name string, server *proc.Server, q query) error {
-	elapsed := 0.0
-	cpu, err := server.CPUDuring(ctx, func() error {
-		for range q.repeats {
-			a, err := server.Get(ctx, q.request(), io.Discard)
-			if err != nil {
-				return fmt.Errorf("%s: %s: %w", name, q.what, err)
+// measure pushes samples, compares the responses of the sides, and measures them.
+func measure(ctx context.Context, b *area.Bench, sides []*area.Side, pushed blocks.Spec, queries []query) error {
+	for _, s := range sides {
+		if err := push.Samples(ctx, s.Server, pushed); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+	}
+	for _, q := range queries {
+		body, err := b.SameResponses(ctx, q.What, q.request(), sides...)
+		if err == nil {
+			err = q.Check(body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return b.InTurn(queries[0].What, sides, func(round int, s *area.Side) error {
+		for _, q := range queries {
+			if err := measureOne(ctx, b, round, s.Name, s.Server, q); err != nil {
+				return err
 			}
-			if a.Bytes == 0 {
-				return fmt.Errorf("%s: %s: %w", name, q.what, area.ErrEmpty)
-			}
-			elapsed += a.Elapsed.Seconds()
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	rec, n := &b.out.Recorder, float64(q.repeats)
-	rec.Add(round, name, "CPU: "+q.what, area.Seconds, cpu.Seconds()/n)
-	rec.Add(round, name, "last byte: "+q.what, area.Seconds, elapsed/n)
-	return nil
+}
+
+func measureOne(ctx context.Context, b *area.Bench, round int, side string, server *proc.Server, q query) error {
+	return b.Costs(ctx, round, side, server, area.Work{What: q.What, Repeats: q.repeats, Send: func() (proc.Response, error) {
+		a, err := server.Get(ctx, q.request(), io.Discard)
+		if err == nil {
+			err = b.SameLength(side, q.What, a.Bytes)
+		}
+		return a, err
+	}})
 }
 
 // memory measures growth of memory, each time of a new process.
-func (b *bench) memory(ctx context.Context) error {
+func memory(ctx context.Context, b *area.Bench, sides []*area.Side) error {
 	few := sumRate
-	few.points = (manyHours*hourMS - 60_000) / few.stepMS
+	few.Points = int((2*hourMS - 60_000) / few.StepMS)
 	for _, m := range []struct {
 		what string
 		data blocks.Spec
 		q    query
 	}{{growth, spec, sumRate}, {growthFew, fewSpec, few}, {growthMany, manySpec, few}} {
-		for round := 1; round <= b.env.Rounds; round++ {
-			for i := range b.sides {
-				if err := b.grow(ctx, round, &b.sides[i], m.what, m.data, m.q); err != nil {
-					return err
+		err := b.InTurn(m.what, sides, func(round int, s *area.Side) error {
+			_, err := b.Growth(ctx, round, s, b.TSDB(ctx, area.TSDB{Data: m.data}), m.what, func() error {
+				a, err := s.Get(ctx, m.q.request(), io.Discard)
+				if err == nil && a.Bytes == 0 {
+					err = area.ErrEmpty
 				}
-			}
+				return err
+			})
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		b.env.Logf("measured: %s", m.what)
 	}
 	return nil
 }
 
-func (b *bench) grow(ctx context.Context, round int, s *side, what string, data blocks.Spec, q query) (err error) {
-	if err := b.start(ctx, s, data); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	g, err := s.server.GrowthDuring(ctx, func() error {
-		a, err := s.server.Get(ctx, q.request(), io.Discard)
-		if err == nil && a.Bytes == 0 {
-			err = area.ErrEmpty
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %s: %w", s.name, what, err)
-	}
-	b.out.Recorder.Add(round, s.name, what, area.Bytes, float64(g.Bytes()))
-	return nil
-}
+const fallbackShare = "evaluations of Prometheus' scripts that its own engine had to do, share"
 
-func (b *bench) start(ctx context.Context, s *side, data blocks.Spec) error {
-	from, err := blocks.Ensure(ctx, b.env.Cache, data)
+// fallback runs Prometheus' test scripts through the engine of columns, and records the share of evaluations that this
+// engine left to Prometheus' engine.
+func fallback(ctx context.Context, b *area.Bench) error {
+	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "PrometheusScripts/TSDB", "./test/promql")
+	test.Dir = b.Programs.Root
+	test.Env = append(os.Environ(), "GOWORK=") // the bench's own module is built without a workspace
+	out, err := test.CombinedOutput()
 	if err != nil {
-		return err
+		return fmt.Errorf("Prometheus' scripts: %w: %.1000s", err, out) //nolint:staticcheck // a name
 	}
-	dir, config := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "prometheus.yml")
-	if err := blocks.Copy(from, dir); err != nil {
-		return err
+	share, err := parseShare(out)
+	if err == nil {
+		b.Add(1, ferula, fallbackShare, area.Count, share)
 	}
-	if err := os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644); err != nil {
-		return err
-	}
-	s.server, err = proc.Start(ctx, s.program.Serve(peer.TSDB{Dir: dir, Config: config, Log: filepath.Join(s.dir, "log")}))
 	return err
 }
 
-func (s *side) stop() error {
-	server := s.server
-	s.server = nil
-	return server.Stop()
+var ownShare = regexp.MustCompile(`([0-9.]+) % of [0-9]+ evaluations without Prometheus' engine`)
+
+var errNoShare = errors.New("the test of Prometheus' scripts reports no share")
+
+// parseShare returns the share of the evaluations that Prometheus' engine did, from 0 to 1.
+func parseShare(report []byte) (float64, error) {
+	m := ownShare.FindSubmatch(report)
+	if m == nil {
+		return 0, errNoShare
+	}
+	percent, err := strconv.ParseFloat(string(m[1]), 64)
+	return 1 - percent/100, err
 }
 
 // conclude computes the measures of the goals.
-func (b *bench) conclude() {
-	rec, out := &b.out.Recorder, b.out
+func conclude(b *area.Bench) {
 	for _, q := range append(queries[:len(queries):len(queries)], quantiles, lastHour) {
 		if q.goal != "" {
-			out.Measure(q.goal, rec.Over(ferula, prometheus, "CPU: "+q.what), "CPU: "+q.what)
+			b.Ratio("engine/"+q.goal, "CPU: "+q.What)
 		}
 	}
-	wall := "last byte: " + sumRate.what
-	out.Measure("engine/wall-sum-rate-8h", rec.Over(ferula, prometheus, wall), wall)
-	out.Measure("engine/anon-mib", rec.Median(ferula, growth)/(1<<20), growth)
+	b.Ratio("engine/wall-sum-rate-8h", "last byte: "+sumRate.What)
+	b.Own("engine/anon-mib", area.MiB, area.GrowthOf+growth)
 	// Growth below a megabyte is noise of the runtime.
-	out.Measure("engine/growth", max(rec.Median(ferula, growthMany), 1<<20)/max(rec.Median(ferula, growthFew), 1<<20), growthMany, growthFew)
-	out.Measure("engine/fallback", rec.Median(ferula, fallbackShare), fallbackShare)
-	worst, from := 0.0, []string(nil)
+	many, few := area.GrowthOf+growthMany, area.GrowthOf+growthFew
+	b.Measure("engine/growth", max(b.Median(ferula, many), area.MiB)/max(b.Median(ferula, few), area.MiB), many, few)
+	b.Own("engine/fallback", 1, fallbackShare)
+	var whats []string
 	for _, q := range third {
-		worst = max(worst, rec.Over(ferula, victoria, "CPU: "+q.what)) // NaN if VictoriaMetrics is not installed
-		from = append(from, "CPU: "+q.what)
+		whats = append(whats, "CPU: "+q.What)
 	}
-	out.Measure("engine/vs-victoriametrics", worst, from...)
-	out.Notes = append(out.Notes,
-		fmt.Sprintf("%d series of 15-digit floats, %d h at an interval of 15 s in four blocks; 8 h are read with a step of 3 min. Values are random, so that rate() sees a counter reset in every second sample.", series, hours),
+	b.RatioTo("engine/vs-victoriametrics", victoria, whats...)
+	b.Note(
+		fmt.Sprintf("%d series of 15-digit floats, 8 h at an interval of 15 s in four blocks; 8 h are read with a step of 3 min. Values are random, so that rate() sees a counter reset in every second sample.", spec.Series),
 		"CPU is that of the server process per query, with the garbage collection that follows. Responses of Prometheus and ferula are equal byte by byte; identity encoding.",
 		fmt.Sprintf("Small queries select ten series; %d in a row are one reading.", smallQueries),
 		"engine/growth compares 2 h of 100,000 series with 2 h of 10,000; growth below 1 MiB counts as 1 MiB.",

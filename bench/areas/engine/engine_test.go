@@ -7,32 +7,16 @@ import (
 	"github.com/ferula-io/ferula/bench/blocks"
 )
 
-func TestParse_RefusesWhatIsNoMatrix(t *testing.T) {
-	for _, body := range []string{``, `{}`, `{"status":"error"}`, `{"status":"success","data":{"resultType":"vector","result":[]}}`} {
-		if _, err := parse([]byte(body)); err == nil {
-			t.Errorf("%q is accepted", body)
-		}
-	}
-	m, err := parse([]byte(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"2"],[3,"x"]]}]}}`))
-	if err != nil || m.points() != 2 {
-		t.Fatalf("%d points, %v", m.points(), err)
-	}
-	points := m.byLabels()[`{a="b"}`]
-	if points[1] != 2 || points[3] == points[3] {
-		t.Errorf("%v", points)
-	}
-}
-
 func TestQueries_AreWithinTheData(t *testing.T) {
 	for _, q := range queries {
-		if q.startMS < startMS || q.startMS+(q.points-1)*q.stepMS >= spec.EndMS() {
-			t.Errorf("%s: from %d to %d", q.what, q.startMS, q.startMS+(q.points-1)*q.stepMS)
+		if q.StartMS < startMS || q.EndMS() >= spec.EndMS() {
+			t.Errorf("%s: from %d to %d", q.What, q.StartMS, q.EndMS())
 		}
 	}
 }
 
 func TestLastHour_IsWithinTheHead(t *testing.T) {
-	if from, to := lastHour.startMS, lastHour.startMS+(lastHour.points-1)*lastHour.stepMS; from < startMS+5*60_000 || to >= recentSpec.EndMS() {
+	if from, to := lastHour.StartMS, lastHour.EndMS(); from < startMS+5*60_000 || to >= recentSpec.EndMS() {
 		t.Errorf("from %d to %d", from, to)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +31,8 @@ import (
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "exposition", Also: []string{"update", "lookup", "memory"},
-	About: "metrics, VictoriaMetrics/metrics and client_golang, in one process", Run: run,
+	About: "metrics, VictoriaMetrics/metrics and client_golang, in one process",
+	Sides: []string{victoria, golang, floor, ferula}, Run: run,
 }
 
 const (
@@ -47,27 +47,26 @@ const (
 
 // bench is one run.
 type bench struct {
+	*area.Bench
 	ctx context.Context
-	env area.Env
-	out *area.Outcome
 
 	worstAllocs float64 // most allocations of one of ferula's scrapes
 }
 
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	b := &bench{ctx: ctx, env: env, out: &area.Outcome{
-		Sides:    []string{victoria, golang, floor, ferula},
-		Versions: versions("github.com/VictoriaMetrics/metrics", "github.com/prometheus/client_golang"),
-	}}
+func run(ctx context.Context, of *area.Bench) error {
+	b := &bench{Bench: of, ctx: ctx}
+	b.Versions = area.Modules("github.com/VictoriaMetrics/metrics", "github.com/prometheus/client_golang")
 	heap := make([]byte, heapBytes) // without a heap, the garbage collector would run at every scrape
 	defer runtime.KeepAlive(heap)
-	for _, step := range []func() error{b.scrapes, b.manyRanges, b.summaries, b.mixes, b.million, b.maintainer, b.zipped, b.process, b.updates, b.contended, b.lookups, b.memory} {
+	for _, step := range []func() error{
+		b.scrapes, b.manyRanges, b.summaries, b.mixes, b.million, b.zipped, b.process, b.updates, b.contended, b.lookups, b.memory,
+	} {
 		if err := step(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	b.out.Measure("exposition/allocs", b.worstAllocs)
-	b.out.Notes = append(b.out.Notes,
+	b.Measure("exposition/allocs", b.worstAllocs)
+	b.Note(
 		"Nanoseconds are CPU time of the process, garbage collection included, of one scrape, update or lookup; each reading is the best of three slices of 40 ms. Sides that allocate nothing take turns instead, with 31 slices of 4 ms each, and a reading is the median of its slices.",
 		"client_golang has no vmrange histogram: its histogram has the default buckets, and its summaries four quantiles of another algorithm. It writes about as many lines, not the same ones.",
 		"Updates between scrapes are part of the reading.",
@@ -76,7 +75,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		"Contended: two threads, each bound to a core of its own, update one metric; nanoseconds of wall time per update of either. A slice in which one of them waited for its core, not for the other thread, is repeated.",
 		fmt.Sprintf("The heap holds %d MiB of other data.", heapBytes>>20),
 	)
-	return b.out, nil
+	return nil
 }
 
 // cpu measures f(n), which performs an operation n times. It returns the CPU time of one
@@ -173,18 +172,15 @@ func (b *bench) measure(what string, sides ...timed) error {
 			others = append(others, s)
 		}
 	}
-	for round := 1; round <= b.env.Rounds; round++ {
+	return b.EachRound(what, func(round int) error {
 		for _, s := range others {
-			if err := b.ctx.Err(); err != nil {
-				return err
-			}
-			b.out.Recorder.Add(round, s.side, what, nanoseconds, b.cpu(s.call))
+			b.Add(round, s.side, what, nanoseconds, b.cpu(s.call))
 		}
 		for i, ns := range inTurn(turning) {
-			b.out.Recorder.Add(round, turning[i].side, what, nanoseconds, ns)
+			b.Add(round, turning[i].side, what, nanoseconds, ns)
 		}
-	}
-	return nil
+		return b.ctx.Err()
+	})
 }
 
 // scraped measures scrapes and their allocations, one at a time and two concurrently.
@@ -197,10 +193,10 @@ func (b *bench) scraped(what string, sides ...timed) error {
 			continue
 		}
 		count, size := allocated(s.call)
-		b.out.Recorder.Add(1, s.side, what+": allocations", area.Count, count)
-		b.out.Recorder.Add(1, s.side, what+": allocated", area.Bytes, size)
+		b.Add(1, s.side, what+": allocations", area.Count, count)
+		b.Add(1, s.side, what+": allocated", area.Bytes, size)
 		both := inParallel(s.call)
-		b.out.Recorder.Add(1, s.side, what+", two at once", nanoseconds, b.cpu(both))
+		b.Add(1, s.side, what+", two at once", nanoseconds, b.cpu(both))
 		together, _ := allocated(both)
 		if s.side == ferula {
 			b.worstAllocs = max(b.worstAllocs, count, together)
@@ -280,9 +276,9 @@ func (b *bench) scrapes() error {
 			return err
 		}
 		if k.goal != "summary" {
-			b.out.Measure("exposition/"+k.goal, b.out.Recorder.Over(ferula, floor, what), what)
+			b.RatioTo("exposition/"+k.goal, floor, what)
 		}
-		b.env.Logf("%s: bytes are equal", what)
+		b.Logf("%s: bytes are equal", what)
 	}
 	return nil
 }
@@ -375,15 +371,15 @@ func (b *bench) zipped() error {
 			return fmt.Errorf("gzip: %w: %d bytes, encoding %q", area.ErrEmpty, w.Body.Len(), w.Header().Get("Content-Encoding"))
 		}
 		wire[i] = float64(w.Body.Len())
-		b.out.Recorder.Add(1, []string{golang, ferula}[i], "handler: 10000 lines, gzip: bytes on the wire", area.Bytes, wire[i])
+		b.Add(1, []string{golang, ferula}[i], "handler: 10000 lines, gzip: bytes on the wire", area.Bytes, wire[i])
 	}
 	what := "handler: 10000 lines, gzip"
 	if err := b.scraped(what, timed{golang, request(all[1], "", "gzip")}, timed{ferula, request(all[2], "", "gzip")}); err != nil {
 		return err
 	}
-	b.out.Notes = append(b.out.Notes, gzipNote(wire[1]/wire[0]))
+	b.Note(gzipNote(wire[1] / wire[0]))
 	if wire[1] <= gzipRatioMax*wire[0] {
-		b.out.Measure("exposition/gzip", b.out.Recorder.Over(ferula, golang, what), what)
+		b.RatioTo("exposition/gzip", golang, what)
 	}
 	level6 := all[2]
 	level6.handler = all[2].gzip6
@@ -432,7 +428,7 @@ func (b *bench) process() error {
 	if err := b.scraped(what, timed{victoria, loop(p)}, timed{ferula, loop(o)}); err != nil {
 		return err
 	}
-	b.out.Measure("exposition/process", b.out.Recorder.Over(ferula, victoria, what), what)
+	b.Ratio("exposition/process", what)
 	return nil
 }
 
@@ -454,10 +450,10 @@ func (b *bench) memory() error {
 				c.make(l, i)
 			}
 			l.write(io.Discard)
-			b.out.Recorder.Add(1, m.side, c.what, area.Bytes, (heapInUse()-before)/float64(c.n))
+			b.Add(1, m.side, c.what, area.Bytes, (heapInUse()-before)/float64(c.n))
 			runtime.KeepAlive(l)
 		}
-		b.out.Measure(c.goal, b.out.Recorder.Median(ferula, c.what), c.what)
+		b.Own(c.goal, 1, c.what)
 	}
 	return nil
 }
@@ -468,21 +464,4 @@ func heapInUse() float64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc)
-}
-
-// versions returns the versions of these modules in this program.
-func versions(paths ...string) []string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return nil
-	}
-	var found []string
-	for _, dep := range info.Deps {
-		for _, path := range paths {
-			if dep.Path == path {
-				found = append(found, strings.TrimPrefix(dep.Path, "github.com/")+" "+dep.Version)
-			}
-		}
-	}
-	return found
 }

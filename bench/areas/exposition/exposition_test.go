@@ -41,30 +41,6 @@ func TestManyRangesSides_HaveManyRanges(t *testing.T) {
 	}
 }
 
-// The pages of the registered sets are equal, and nothing else is registered afterwards.
-func TestMaintainersSides_WriteTheSameBytes(t *testing.T) {
-	for _, part := range maintainersFour {
-		sides, stop, err := maintainersSides(part.name, part.fill)
-		if err != nil || len(sides) != 2 {
-			t.Errorf("%s: %d sides, %v", part.name, len(sides), err)
-		}
-		for _, s := range sides {
-			s.call(3)
-		}
-		stop()
-		for _, q := range []quartet{quartetOfVictoria(), quartetOfFerula()} {
-			var rest bytes.Buffer
-			if q.write(&rest, false); rest.Len() > 0 {
-				t.Errorf("%s: %s has metrics left: %s", part.name, q.side, rest.String())
-			}
-		}
-	}
-	_, stop, err := maintainersSides("empty", func(quartet) {})
-	if stop(); !errors.Is(err, area.ErrEmpty) {
-		t.Error(err)
-	}
-}
-
 // With level 6 the compressed page of ferula has the text that it has with its own level.
 func TestGzip6_IsThePage(t *testing.T) {
 	l := newFerula()

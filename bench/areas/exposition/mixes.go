@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -41,8 +40,8 @@ func (b *bench) summaries() error {
 			return err
 		}
 	}
-	b.worstOver("exposition/summary-idle", victoria, summaryWhat(0, time.Hour))
-	b.worstOver("exposition/summary-1000", victoria, summaryWhat(1000, window), summaryWhat(1000, shortWindow))
+	b.RatioTo("exposition/summary-idle", victoria, summaryWhat(0, time.Hour))
+	b.RatioTo("exposition/summary-1000", victoria, summaryWhat(1000, window), summaryWhat(1000, shortWindow))
 	return nil
 }
 
@@ -65,17 +64,6 @@ func scrapeAfter(l library, burst int, update func(i int)) func(n int) {
 			l.write(io.Discard)
 		}
 	}
-}
-
-// worstOver measures a goal as the worst ratio of ferula to another side.
-func (b *bench) worstOver(goal, other string, whats ...string) {
-	worst := math.Inf(-1)
-	for _, what := range whats {
-		if ratio := b.out.Recorder.Over(ferula, other, what); !(ratio <= worst) {
-			worst = ratio
-		}
-	}
-	b.out.Measure(goal, worst, whats...)
 }
 
 // mix describes a response by the shares of kinds of lines.
@@ -159,9 +147,9 @@ func (b *bench) mixes() error {
 			return err
 		}
 	}
-	b.worstOver("exposition/plain-10k", victoria, plainIdle, plainLive)
-	b.worstOver("exposition/live-10k", victoria, live)
-	b.worstOver("exposition/live-10k-vs-client-golang", golang, live)
+	b.RatioTo("exposition/plain-10k", victoria, plainIdle, plainLive)
+	b.RatioTo("exposition/live-10k", victoria, live)
+	b.RatioTo("exposition/live-10k-vs-client-golang", golang, live)
 	return nil
 }
 
@@ -170,7 +158,7 @@ func (b *bench) compared(what string, all [3]library) error {
 	if err := samePages(what, all); err != nil {
 		return err
 	}
-	b.env.Logf("%s: bytes are equal", what)
+	b.Logf("%s: bytes are equal", what)
 	return nil
 }
 
@@ -268,13 +256,13 @@ func (b *bench) million() error {
 		both := inParallel(call)
 		both(2)
 		together, _ := allocatedBy(both, 10)
-		b.out.Recorder.Add(1, ferula, what+": allocations", area.Count, count)
-		b.out.Recorder.Add(1, ferula, what+": allocated", area.Bytes, size)
+		b.Add(1, ferula, what+": allocations", area.Count, count)
+		b.Add(1, ferula, what+": allocated", area.Bytes, size)
 		b.worstAllocs = max(b.worstAllocs, count, together)
 	}
 	if written[0] < n || sums[0] != sums[1] {
 		return fmt.Errorf("%s: %w: %d and %d bytes", what, area.ErrUnequal, written[0], written[1])
 	}
-	b.env.Logf("%s: bytes are equal", what)
+	b.Logf("%s: bytes are equal", what)
 	return nil
 }

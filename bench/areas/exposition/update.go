@@ -41,7 +41,7 @@ func (b *bench) updates() error {
 			return err
 		}
 		if c.goal != "" {
-			b.out.Measure("update/"+c.goal, b.out.Recorder.Over(ferula, victoria, what), what)
+			b.Ratio("update/"+c.goal, what)
 		}
 	}
 	return nil
@@ -60,38 +60,38 @@ var errNoCores = errors.New("two threads never had a core each")
 // ratio of ferula's time to that of the faster peer, for the type with the worst ratio.
 func (b *bench) contended() error {
 	if runtime.NumCPU() < 2 {
-		b.env.Logf("contended: one core only, not measured")
+		b.Logf("contended: one core only, not measured")
 		return nil
 	}
 	worst, from := 0.0, ""
 	for _, c := range []int{0, 1, 2, 3, 4, 6} {
 		k := kinds[c]
 		what := "update, contended: " + k.name
-		for round := 1; round <= b.env.Rounds; round++ {
+		for round := 1; round <= b.Rounds; round++ {
 			var updates []func(i int)
 			for _, m := range makers {
 				updates = append(updates, k.make(m.make()))
 			}
 			medians, err := contend(updates)
 			if err != nil { // the machine is busy: without a figure the goal falls short
-				b.env.Logf("%s: %v", what, err)
-				b.out.Notes = append(b.out.Notes, fmt.Sprintf("%s: %v.", what, err))
+				b.Logf("%s: %v", what, err)
+				b.Note(fmt.Sprintf("%s: %v.", what, err))
 				return nil
 			}
 			for i, m := range makers {
-				b.out.Recorder.Add(round, m.side, what, nanoseconds, medians[i])
+				b.Add(round, m.side, what, nanoseconds, medians[i])
 			}
 			if err := b.ctx.Err(); err != nil {
 				return err
 			}
 		}
-		better := min(b.out.Recorder.Median(victoria, what), b.out.Recorder.Median(golang, what))
-		if ratio := area.Over(b.out.Recorder.Median(ferula, what), better); ratio > worst {
+		better := min(b.Median(victoria, what), b.Median(golang, what))
+		if ratio := area.Over(b.Median(ferula, what), better); ratio > worst {
 			worst, from = ratio, what
 		}
 	}
-	b.out.Measure("update/contended", worst, from)
-	b.out.Notes = append(b.out.Notes, "update/contended is that of: "+from)
+	b.Measure("update/contended", worst, from)
+	b.Note("update/contended is that of: " + from)
 	return nil
 }
 
@@ -213,11 +213,11 @@ func (b *bench) lookups() error {
 	}
 	for _, s := range sides {
 		count, _ := allocated(s.call)
-		b.out.Recorder.Add(1, s.side, what+": allocations", area.Count, count)
+		b.Add(1, s.side, what+": allocations", area.Count, count)
 		if s.side == ferula && count != 0 {
 			return fmt.Errorf("%s: %w: %v allocations, where the goal allows none", what, area.ErrUnequal, count)
 		}
 	}
-	b.out.Measure("lookup/three-labels", b.out.Recorder.Over(ferula, golang, what), what)
+	b.RatioTo("lookup/three-labels", golang, what)
 	return nil
 }

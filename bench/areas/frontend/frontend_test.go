@@ -8,14 +8,14 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/canned"
 	"github.com/ferula-io/ferula/bench/proc"
 )
@@ -31,56 +31,37 @@ func responseForTest(t *testing.T) *canned.Response {
 	return a
 }
 
-// frontForTest returns a front that responds with text after it has requested some parts from the downstream.
-func frontForTest(t *testing.T, side string, a *canned.Response, text func(encoding string) []byte, parts ...canned.Part) *front {
+// frontForTest returns a front that responds with a text, or compresses it, after it has requested some parts from the downstream.
+func frontForTest(t *testing.T, side string, a *canned.Response, text []byte, parts ...canned.Part) *front {
 	t.Helper()
 	down, err := canned.Serve(true, a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { down.Close() })
+	to := proc.NewClient(down.URL)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, p := range parts {
-			resp, err := http.Get(down.URL + "/api/v1/query_range?" + params(a, p).Encode())
-			if err != nil {
+			if _, err := to.Get(r.Context(), params(a, p, ""), io.Discard); err != nil {
 				t.Error(err)
 				return
 			}
-			resp.Body.Close()
 		}
-		encoding := r.Header.Get("Accept-Encoding")
-		if encoding == "identity" {
-			encoding = ""
+		if r.Header.Get("Accept-Encoding") == "gzip" {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			z.Write(text)
+			z.Close()
+			return
 		}
-		w.Header().Set("Content-Encoding", encoding)
-		w.Write(text(encoding))
+		w.Write(text)
 	}))
 	t.Cleanup(srv.Close)
-	return &front{side: side, name: side, down: down, server: &proc.Server{Client: proc.NewClient(srv.URL)}}
+	return &front{&area.Side{Name: side, Server: &proc.Server{Client: proc.NewClient(srv.URL)}}, down, nil}
 }
 
 func benchForTest(a *canned.Response) *bench {
-	return &bench{env: area.Env{Log: io.Discard}, response: a, lengths: map[string]int64{}, out: &area.Outcome{}}
-}
-
-// encode returns a function that compresses text as a server would.
-func encode(plain []byte) func(string) []byte {
-	return func(encoding string) []byte {
-		var b bytes.Buffer
-		switch encoding {
-		case "gzip":
-			z := gzip.NewWriter(&b)
-			z.Write(plain)
-			z.Close()
-		case "zstd":
-			z, _ := zstd.NewWriter(&b)
-			z.Write(plain)
-			z.Close()
-		default:
-			return plain
-		}
-		return b.Bytes()
-	}
+	return &bench{Bench: area.New(Area, area.Env{Log: io.Discard, Rounds: 1}), response: a}
 }
 
 func TestCompare_RejectsUnequalAndEmptyResponses(t *testing.T) {
@@ -107,17 +88,17 @@ func TestCompare_RejectsUnequalAndEmptyResponses(t *testing.T) {
 		{"both halves", relay, relayed, nil},
 		{"only one", relay, a.Halves[0].Plain, area.ErrUnequal},
 	} {
-		for _, q := range []request{identity, zipped, zstandard} {
+		for _, q := range []request{identity, zipped} {
 			if c.side == relay && q != identity {
 				continue
 			}
-			f := frontForTest(t, c.side, a, encode(c.text), a.Halves[:]...)
+			f := frontForTest(t, c.side, a, c.text, a.Halves[:]...)
 			if err := benchForTest(a).compare(context.Background(), f, a, q); !errors.Is(err, c.want) {
 				t.Errorf("%s: %s, %s: got %v, want %v", c.side, c.name, q.what, err, c.want)
 			}
 		}
 	}
-	if err := sameSamples("", bytes.NewReader(empty), empty); !errors.Is(err, area.ErrEmpty) {
+	if err := sameResponse("", false, "", empty, empty); !errors.Is(err, area.ErrEmpty) {
 		t.Errorf("two empty responses: got %v", err)
 	}
 }
@@ -126,46 +107,86 @@ func TestSend_RejectsAQueryThatWasNotSplitInTwo(t *testing.T) {
 	a := responseForTest(t)
 	for _, c := range []struct {
 		name  string
+		q     request
 		parts []canned.Part
 		want  error
 	}{
-		{"both halves", []canned.Part{a.Halves[1], a.Halves[0]}, nil},
-		{"the whole", []canned.Part{a.Whole}, errParts},
-		{"one half", []canned.Part{a.Halves[0]}, errParts},
-		{"one half twice", []canned.Part{a.Halves[0], a.Halves[0]}, errParts},
-		{"one half too many", []canned.Part{a.Halves[0], a.Halves[1], a.Halves[1]}, errParts},
-		{"the whole and a half", []canned.Part{a.Whole, a.Halves[1]}, errParts},
-		{"nothing", nil, errParts},
+		{"both halves", identity, []canned.Part{a.Halves[1], a.Halves[0]}, nil},
+		{"the whole", identity, []canned.Part{a.Whole}, errParts},
+		{"one half", identity, []canned.Part{a.Halves[0]}, errParts},
+		{"one half twice", identity, []canned.Part{a.Halves[0], a.Halves[0]}, errParts},
+		{"one half too many", identity, []canned.Part{a.Halves[0], a.Halves[1], a.Halves[1]}, errParts},
+		{"the whole, too", identity, []canned.Part{a.Whole, a.Halves[0], a.Halves[1]}, errParts},
+		{"nothing", identity, nil, errParts},
+		{"a hit", cacheHit, nil, nil},
+		{"a part of a hit", cacheHit, []canned.Part{a.Halves[1]}, errMiss},
 	} {
-		f := frontForTest(t, ferula, a, encode(a.Whole.Plain), c.parts...)
-		if _, err := benchForTest(a).send(context.Background(), f, a, identity, io.Discard); !errors.Is(err, c.want) {
+		f := frontForTest(t, ferula, a, a.Whole.Plain, c.parts...)
+		if _, err := benchForTest(a).send(context.Background(), f, a, c.q, io.Discard); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
 		}
 	}
-	for parts, want := range map[*[]canned.Part]error{{}: nil, {a.Halves[1]}: errMiss} {
-		f := frontForTest(t, ferula, a, encode(a.Whole.Plain), *parts...)
-		if _, err := benchForTest(a).send(context.Background(), f, a, cacheHit, io.Discard); !errors.Is(err, want) {
-			t.Errorf("a hit after %d parts: got %v, want %v", len(*parts), err, want)
+}
+
+func TestCheckParts_OfManyQueries(t *testing.T) {
+	panels, err := renderPanels(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	halves := func(n int) (all []canned.Served) {
+		for range n {
+			for _, a := range panels {
+				if a.Samples() != smallSeries*points {
+					t.Errorf("%s: %d samples", a.Query, a.Samples())
+				}
+				for _, half := range a.Halves {
+					all = append(all, canned.Served{Query: a.Query, StartMS: half.StartMS, EndMS: half.EndMS, Encoding: "gzip"})
+				}
+			}
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		served []canned.Served
+		want   error
+	}{
+		"two halves each": {halves(3), nil}, "a half too few": {halves(3)[1:], errParts}, "a half too many": {append(halves(3), halves(1)[0]), errParts},
+		"shared between requests": {halves(2), errParts},
+	} {
+		if err := checkParts(panels, []int{3, 3}, slices.Clone(c.served)); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+func TestComparePanels_UnequalResponsesAreErrors(t *testing.T) {
+	panels, err := renderPanels(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := panels[0]
+	for name, c := range map[string]struct {
+		text []byte
+		want error
+	}{"the same": {a.Whole.Plain, nil}, "one byte less": {a.Whole.Plain[:len(a.Whole.Plain)-1], area.ErrUnequal}, "of one half": {a.Halves[0].Plain, area.ErrUnequal}} {
+		f := frontForTest(t, ferula, a, c.text, a.Halves[:]...)
+		if err := benchForTest(a).comparePanels(context.Background(), f, panels, zipped); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
 		}
 	}
 }
 
 func TestJoiners_WriteTheSameBytes(t *testing.T) {
 	b := benchForTest(responseForTest(t))
-	b.env.Rounds = 1
 	if err := b.memory(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for _, what := range b.out.Recorder.Kinds() {
-		found := false
-		for _, side := range []string{typed, copying, ferula} {
-			found = found || b.out.Recorder.Median(side, what) > 0
-		}
-		if !found {
+	for what, side := range map[string]string{copyWhat: copying, spliceWhat: ferula, stepsWhat: ferula} {
+		if !(b.Median(side, what) > 0) {
 			t.Errorf("%s was not read", what)
 		}
 	}
-	wrong := joiner{what: "wrong", repeats: 1, exact: true, join: func(w io.Writer, parts ...io.Reader) error {
+	wrong := joiner{side: ferula, what: "wrong", join: func(w io.Writer, parts ...io.Reader) error {
 		_, err := io.Copy(w, parts[0])
 		return err
 	}}
@@ -175,70 +196,62 @@ func TestJoiners_WriteTheSameBytes(t *testing.T) {
 }
 
 func TestConclude_UsesMedians(t *testing.T) {
-	b := benchForTest(responseForTest(t))
-	for _, r := range []struct {
-		side, what string
-		v          float64
-	}{
-		{thanos, cpuOf(identity), 6}, {thanos, cpuOf(identity), 5}, {thanos, cpuOf(plainDown), 4},
-		{ferula, cpuOf(identity), 0.03}, {ferula, cpuOf(identity), 0.02}, {ferula, cpuOf(identity), 0.015}, {relay, cpuOf(identity), 0.01},
-		{thanos, cpuOf(zipped), 5}, {ferula, cpuOf(zipped), 0.5},
-		{typed, joinWhat + "slow", 800}, {typed, joinWhat + "fast", 400}, {copying, copyWhat, 2},
-		{ferula, spliceWhat, 3}, {ferula, stepsWhat, 4}, {ferula, stepsWhat, 5}, {ferula, stepsWhat, 3.5},
-		{typed, recodeWhat + "slow", 600}, {typed, recodeWhat + "fast", 300}, {ferula, cpuOf(cacheHit), 0.01}, {thanos, cpuOf(cacheHit), 2},
-		{ferula, growthSmall, 8 << 20}, {ferula, growthBig, 16 << 20},
-		{thanos, cpuOf(zippedHit), 5}, {ferula, cpuOf(zippedHit), 0.02},
-		{thanos, smallCPU(identity, smallRate), 0.01}, {ferula, smallCPU(identity, smallRate), 0.001},
-		{thanos, smallCPU(zipped, smallRate), 0.01}, {ferula, smallCPU(zipped, smallRate), 0.002},
-		{thanos, smallCPU(zipped, 2*smallRate), 0.01}, {ferula, smallCPU(zipped, 2*smallRate), 0.009},
-	} {
-		b.out.Recorder.Add(1, r.side, r.what, "", r.v)
+	add := func(b *bench) {
+		for _, r := range []struct {
+			side, what string
+			v          float64
+		}{
+			{thanos, cpuOf(identity), 6}, {thanos, cpuOf(identity), 5}, {thanos, cpuOf(plainDown), 4},
+			{ferula, cpuOf(identity), 0.03}, {ferula, cpuOf(identity), 0.02}, {ferula, cpuOf(identity), 0.015}, {relay, cpuOf(identity), 0.01},
+			{thanos, cpuOf(zipped), 5}, {ferula, cpuOf(zipped), 0.5}, {copying, copyWhat, 2},
+			{ferula, spliceWhat, 3}, {ferula, stepsWhat, 4}, {ferula, stepsWhat, 5}, {ferula, stepsWhat, 3.5},
+			{ferula, cpuOf(cacheHit), 0.01}, {thanos, cpuOf(cacheHit), 2},
+			{ferula, area.GrowthOf + growthSmall, 8 << 20}, {ferula, area.GrowthOf + growthBig, 16 << 20},
+			{thanos, cpuOf(zippedHit), 5}, {ferula, cpuOf(zippedHit), 0.02},
+			{thanos, smallCPU(identity, smallRate), 0.01}, {ferula, smallCPU(identity, smallRate), 0.001},
+			{thanos, smallCPU(zipped, smallRate), 0.01}, {ferula, smallCPU(zipped, smallRate), 0.002},
+			{thanos, smallCPU(zipped, 2*smallRate), 0.01}, {ferula, smallCPU(zipped, 2*smallRate), 0.009},
+		} {
+			b.Add(1, r.side, r.what, "", r.v)
+		}
 	}
+	b, longer, empty := benchForTest(responseForTest(t)), benchForTest(responseForTest(t)), benchForTest(responseForTest(t))
+	add(b)
 	b.conclude()
 	for name, want := range map[string]float64{
 		"frontend/vs-thanos": 0.005, "frontend/vs-thanos-gzip": 0.1, "frontend/vs-memcpy": 2,
 		"frontend/vs-relay": 2, "frontend/cache-hit-vs-thanos": 0.005, "frontend/anon-59mb-mib": 8, "frontend/anon-590mb-mib": 16,
 		"frontend/cache-hit-gzip": 0.004, "frontend/small": 0.2,
 	} {
-		if got := b.out.Figure(name); math.Abs(got-want) > 1e-9 {
+		if got := b.Figure(name); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
-	longer := benchForTest(b.response)
-	longer.out.Recorder = b.out.Recorder
-	longer.lengths = map[string]int64{ferula + zippedHit.what: 106, thanos + zippedHit.what: 100}
+	add(longer)
+	if err := errors.Join(longer.SameLength(ferula, zippedHit.what, 106), longer.SameLength(thanos, zippedHit.what, 100)); err != nil {
+		t.Fatal(err)
+	}
 	longer.conclude()
-	if got := longer.out.Figure("frontend/cache-hit-gzip"); !math.IsNaN(got) {
+	if got := longer.Figure("frontend/cache-hit-gzip"); !math.IsNaN(got) {
 		t.Errorf("a response 6 %% longer than the peer's: got %v", got)
 	}
-	empty := benchForTest(b.response)
 	empty.conclude()
-	for _, m := range empty.out.Measured {
+	for _, m := range empty.Measured {
 		if !math.IsNaN(m.Value) {
 			t.Errorf("%s: %v out of no reading", m.Goal, m.Value)
 		}
 	}
 }
 
-func TestServerTiming_ParsesDurations(t *testing.T) {
-	got := serverTiming([]string{`queue;dur=0.5, fetch;desc="a";dur=12.25`, "miss, bad;dur=x", "splice; dur=3"})
-	want := map[string]time.Duration{"queue": 500 * time.Microsecond, "fetch": 12250 * time.Microsecond, "splice": 3 * time.Millisecond}
-	if len(got) != len(want) {
-		t.Errorf("got %v", got)
-	}
-	for name, d := range want {
-		if got[name] != d {
-			t.Errorf("%s: got %v, want %v", name, got[name], d)
-		}
-	}
-}
+const realCutMS = blocks.QuietStartMS + 4*3600_000 // where an interval of 8 h ends, in the middle of the range
 
 func TestRealQuery_PartsCoverTheWholeRange(t *testing.T) {
-	if realCutMS%(8*3600_000) != 0 || (realCutMS-realStartMS)%realStepMS != 0 || realCutMS <= realStartMS || realCutMS >= realEndMS {
-		t.Errorf("the cut at %d is not within %d to %d", int64(realCutMS), int64(realStartMS), int64(realEndMS))
+	q := realQuery
+	if realCutMS%(8*3600_000) != 0 || (realCutMS-q.StartMS)%q.StepMS != 0 || realCutMS <= q.StartMS || realCutMS >= q.EndMS() {
+		t.Errorf("the cut at %d is not within %d to %d", int64(realCutMS), q.StartMS, q.EndMS())
 	}
-	if end := realSpec.EndMS(); realEndMS > end || !strings.Contains(realExpr, realSpec.Metric) || !strings.Contains(realExpr, realSpec.Second) {
-		t.Errorf("samples end at %d, the query at %d", end, int64(realEndMS))
+	if q.EndMS() > realSpec.EndMS() || !strings.Contains(q.Expr, realSpec.Metric) || !strings.Contains(q.Expr, realSpec.Second) {
+		t.Errorf("samples end at %d, the query at %d", realSpec.EndMS(), q.EndMS())
 	}
 	if (cutMS-small.StartMS)%small.StepMS != 0 || cutMS%(24*3600_000) != 0 {
 		t.Errorf("a day does not end at %d", cutMS)
@@ -246,10 +259,10 @@ func TestRealQuery_PartsCoverTheWholeRange(t *testing.T) {
 }
 
 func TestWithoutAnalysis_RemovesTheEmptyMemberOnly(t *testing.T) {
+	const begin = `{"status":"success","data":{"resultType":"matrix","result":[]`
 	for text, want := range map[string]string{
-		`{"status":"success","data":{"resultType":"matrix","result":[],"analysis":{}}}`:                `{"status":"success","data":{"resultType":"matrix","result":[]}}`,
-		`{"status":"success","data":{"resultType":"matrix","result":[]}}`:                              `{"status":"success","data":{"resultType":"matrix","result":[]}}`,
-		`{"status":"success","data":{"resultType":"matrix","result":[],"analysis":{"name":"[scan]"}}}`: `{"status":"success","data":{"resultType":"matrix","result":[],"analysis":{"name":"[scan]"}}}`,
+		begin + `,"analysis":{}}}`: begin + `}}`, begin + `}}`: begin + `}}`,
+		begin + `,"analysis":{"name":"[scan]"}}}`: begin + `,"analysis":{"name":"[scan]"}}}`,
 	} {
 		if got := withoutAnalysis([]byte(text)); string(got) != want {
 			t.Errorf("got %s, want %s", got, want)

@@ -5,24 +5,19 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 
 	"github.com/ferula-io/ferula/bench/area"
-	"github.com/ferula-io/ferula/bench/proc"
-	typedcodecs "github.com/ferula-io/ferula/bench/typed"
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// pieceBytes is the size of reads and writes of the streams in memory.
-const pieceBytes = 64 << 10
-
-// The kinds of readings that are taken in memory.
 const (
-	joinWhat   = "in memory, two halves: "
-	recodeWhat = "in memory, decode and encode: "
-	spliceWhat = joinWhat + "splice"
-	stepsWhat  = joinWhat + "splice, steps checked"
-	copyWhat   = joinWhat + "copy"
+	// pieceBytes is the size of reads and writes of the streams in memory.
+	pieceBytes  = 64 << 10
+	joinRepeats = 20 // joins in one reading
+
+	spliceWhat = "in memory, two halves: splice"
+	stepsWhat  = "in memory, two halves: splice, steps checked"
+	copyWhat   = "in memory, two halves: copy"
 )
 
 // pieces is a stream that returns the bytes in pieces, as a connection does.
@@ -45,31 +40,19 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// joiner joins parts in memory.
+// joiner joins the halves of a response in memory.
 type joiner struct {
 	side, what string
-	repeats    int // joins in one reading
 	join       func(w io.Writer, parts ...io.Reader) error
-	exact      bool // its output equals the whole response, byte for byte
-	recode     bool // its input is the whole response as one part
 }
 
 func joiners() []joiner {
-	var all []joiner
-	for _, c := range typedcodecs.Codecs() {
-		all = append(all, joiner{side: typed, what: joinWhat + c.Name, repeats: 3, join: c.Join, exact: true})
-	}
 	window := &promjson.Window{StartMS: small.StartMS, EndMS: math.MaxInt64, StepMS: small.StepMS}
 	buffer := make([]byte, pieceBytes)
-	all = append(all,
-		joiner{side: copying, what: copyWhat, repeats: 20, join: func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},
-		joiner{side: ferula, what: spliceWhat, repeats: 20, join: newSplice(nil), exact: true},
-		joiner{side: ferula, what: stepsWhat, repeats: 20, join: newSplice(window), exact: true},
-	)
-	for _, c := range typedcodecs.Codecs() {
-		all = append(all, joiner{side: typed, what: recodeWhat + c.Name, repeats: 3, join: c.Join, exact: true, recode: true})
+	return []joiner{
+		{copying, copyWhat, func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},
+		{ferula, spliceWhat, newSplice(nil)}, {ferula, stepsWhat, newSplice(window)},
 	}
-	return all
 }
 
 // newSplice returns a function that joins parts with a Splicer, as the frontend does. With a window it also checks that the
@@ -95,17 +78,8 @@ func newSplice(window *promjson.Window) func(w io.Writer, parts ...io.Reader) er
 // copyAll copies the parts through one buffer: each byte is copied once.
 func copyAll(w io.Writer, buffer []byte, parts []io.Reader) error {
 	for _, part := range parts {
-		for {
-			n, err := part.Read(buffer)
-			if _, werr := w.Write(buffer[:n]); werr != nil {
-				return werr
-			}
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				return err
-			}
+		if _, err := io.CopyBuffer(w, part, buffer); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -119,52 +93,37 @@ func (b *bench) memory(ctx context.Context) error {
 			return err
 		}
 	}
-	for round := 1; round <= b.env.Rounds; round++ {
+	return b.EachRound("in memory", func(round int) error {
 		for _, j := range all {
-			if err := ctx.Err(); err != nil {
+			used, err := area.CPUOf(joinRepeats, func() error {
+				var written counter
+				err := j.join(&written, b.halves()...)
+				if err == nil {
+					err = b.SameLength(j.side, j.what, int64(written.n))
+				}
 				return err
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", j.what, err)
 			}
-			if err := b.measureJoiner(round, j); err != nil {
-				return err
-			}
+			b.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(b.response.Samples()))
 		}
-		b.env.Logf("round %d of %d: in memory", round, b.env.Rounds)
-	}
-	return nil
+		return ctx.Err()
+	})
 }
 
-func (b *bench) parts(j joiner) []io.Reader {
-	if j.recode {
-		return []io.Reader{&pieces{b.response.Whole.Plain}}
-	}
+func (b *bench) halves() []io.Reader {
 	return []io.Reader{&pieces{b.response.Halves[0].Plain}, &pieces{b.response.Halves[1].Plain}}
 }
 
+// compareJoiner fails unless the output is the whole response, or, of a copy, both halves.
 func (b *bench) compareJoiner(j joiner) error {
 	same := &comparer{what: j.what, want: b.response.Whole.Plain}
-	if !j.exact {
+	if j.side == copying {
 		same.want = append(append([]byte{}, b.response.Halves[0].Plain...), b.response.Halves[1].Plain...)
 	}
-	if err := j.join(same, b.parts(j)...); err != nil {
+	if err := j.join(same, b.halves()...); err != nil {
 		return fmt.Errorf("%s: %w", j.what, err)
 	}
 	return same.done()
-}
-
-func (b *bench) measureJoiner(round int, j joiner) error {
-	runtime.GC()
-	before := proc.SelfCPU()
-	for range j.repeats {
-		var written counter
-		if err := j.join(&written, b.parts(j)...); err != nil {
-			return fmt.Errorf("%s: %w", j.what, err)
-		}
-		if j.exact && written.n != len(b.response.Whole.Plain) {
-			return fmt.Errorf("%s: %w: %d bytes", j.what, area.ErrUnequal, written.n)
-		}
-	}
-	runtime.GC()
-	used := proc.SelfCPU() - before
-	b.out.Recorder.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.repeats*b.response.Samples()))
-	return nil
 }

@@ -6,11 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ferula-io/ferula/bench/area"
@@ -20,230 +15,118 @@ import (
 )
 
 // The query is like those in user reports: a ratio of two metrics for each of many instances over some hours.
-const (
-	realExpr     = "sum by (instance) ((bench_used / bench_limit) * 100)"
-	realInterval = "8h"
-	realStepMS   = 135_000
-	realStartMS  = blocks.QuietStartMS + 3600_000
-	realCutMS    = blocks.QuietStartMS + 4*3600_000 // where an interval of 8 h ends, in the middle of the range
-	realEndMS    = realStartMS + (points-1)*realStepMS
+const realInterval = "8h"
+
+var (
+	realQuery = area.Query{
+		What: "real query", Expr: "sum by (instance) ((bench_used / bench_limit) * 100)",
+		StartMS: blocks.QuietStartMS + 3600_000, StepMS: 135_000, Points: points, Series: series,
+	}
+	realSpec = blocks.Spec{
+		Metric: "bench_used", Second: "bench_limit", Values: blocks.Decimals2, Series: series, PerPod: 1,
+		Samples: 8 * 60, StepMS: 60_000, StartMS: blocks.QuietStartMS, Seed: 1,
+	}
 )
 
-var realSpec = blocks.Spec{
-	Metric: "bench_used", Second: "bench_limit", Values: blocks.Decimals2, Series: series, PerPod: 1,
-	Samples: 8 * 60, StepMS: 60_000, StartMS: blocks.QuietStartMS, Seed: 1,
-}
-
-func realParams(startMS, endMS int64) url.Values {
-	return url.Values{"query": {realExpr}, "start": {seconds(startMS)}, "end": {seconds(endMS)}, "step": {seconds(realStepMS)}}
-}
-
-// backend is a real server behind the frontends.
-type backend struct {
-	name    string // of logs
-	what    string // prefix of its readings
-	server  *proc.Server
-	querier bool // the costs of the server are read, too
-}
-
-// realFront is a front in front of a real server, with its request.
-type realFront struct {
-	*front
-	backend backend
-	request proc.Request
-	what    string
-	length  int64 // of the compared response
-}
-
-// real measures the stages of a real query, in front of a real Prometheus.
-func (b *bench) real(ctx context.Context) (err error) {
-	prometheus, err := b.prometheus(ctx)
+// real measures a real query in front of a real Prometheus, and in front of Thanos' querier with a sidecar of Thanos and this
+// Prometheus behind it.
+func (b *bench) real(ctx context.Context) error {
+	program, err := b.Program(ctx, peer.Prometheus)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, prometheus.Stop()) }()
-	return b.query(ctx, backend{name: "real", what: "real query", server: prometheus}, func(direct time.Duration, bytes int) string {
-		return fmt.Sprintf("Real query: %s, 6 h by %d s over %d instances (%.1f MB), in front of a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %.2g s for the whole query. The relay's last byte is the time of fetching both halves at once. Server-Timing is reported by ferula itself.",
-			realExpr, realStepMS/1000, series, float64(bytes)/1e6, direct.Seconds())
-	})
-}
-
-// query measures the query in front of a backend. note returns the note under the table, from the duration of the whole
-// query at the backend and the length of the response.
-func (b *bench) query(ctx context.Context, back backend, note func(direct time.Duration, bytes int) string) (err error) {
-	req := proc.Request{Path: "/api/v1/query_range", Query: realParams(realStartMS, realEndMS)}
-	want, direct, err := back.server.Fetch(ctx, req)
-	if err != nil {
-		return err
+	prometheus := b.Side("Prometheus", program, "prometheus")
+	sidecar, querier := b.Side(thanos, b.programs[thanos], "behind-sidecar"), b.Side(thanos, b.programs[thanos], "behind-query")
+	launch := b.TSDB(ctx, area.TSDB{Data: realSpec, Config: "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"})
+	behind := func(s *area.Side) (spec proc.Spec, err error) {
+		s.GRPC, err = proc.FreeAddress()
+		if s == sidecar {
+			return s.Program.Sidecar(s.Log(), s.GRPC, prometheus.URL(), prometheus.TSDBDir()), err
+		}
+		return s.Program.Query(s.Log(), s.GRPC, []string{sidecar.GRPC}, "--query.replica-label=replica"), err
 	}
-	if back.querier {
-		want = withoutAnalysis(want)
-	}
-	b.realNotes = append(b.realNotes, note(direct.Elapsed, len(want)))
-	fronts := b.realFronts(back, req)
-	for _, f := range fronts {
-		if err := b.start(ctx, f.front); err != nil {
+	return b.With(ctx, launch, func() error {
+		err := b.inFront(ctx, prometheus, "real query", fmt.Sprintf("%s, 6 h by %d s over %d instances (%%.1f MB), in front of a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %%.2g s for the whole query.",
+			realQuery.Expr, realQuery.StepMS/1000, series))
+		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, stop(f.front)) }()
-		if err := b.compareReal(ctx, f, want); err != nil {
-			return err
-		}
-	}
-	for round := 1; round <= b.env.Rounds; round++ {
-		for _, f := range fronts {
-			if err := b.measureReal(ctx, round, f); err != nil {
-				return err
-			}
-		}
-		b.env.Logf("round %d of %d: %s", round, b.env.Rounds, back.what)
-	}
-	for _, f := range fronts {
-		minRequests := 1
-		if f.side != thanos {
-			minRequests = 3 // one request gets too few samples
-		}
-		get := func() (proc.Response, error) { return b.sendReal(ctx, f, io.Discard) }
-		if err := b.stagesOf(ctx, f.front, f.what+": ", minRequests, get); err != nil {
-			return err
-		}
-		if back.querier {
-			if err := b.profileOf(ctx, back.server, f.side, f.what+": querier's ", 1, querierStages, get); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// prometheus starts a Prometheus with the blocks of the real query.
-func (b *bench) prometheus(ctx context.Context) (*proc.Server, error) {
-	b.env.Logf("blocks: 2 x %d series x %d samples", realSpec.Series, realSpec.Samples)
-	data, err := blocks.Ensure(ctx, b.env.Cache, realSpec)
-	if err != nil {
-		return nil, err
-	}
-	own, config := b.prometheusData(), filepath.Join(b.dir, "prometheus", "prometheus.yml")
-	if err := blocks.Copy(data, own); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(config, []byte("global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"), 0o644); err != nil {
-		return nil, err
-	}
-	return proc.Start(ctx, b.programs.prometheus.Serve(peer.TSDB{Dir: own, Config: config, Log: filepath.Join(b.dir, "prometheus", "log")}))
-}
-
-func (b *bench) prometheusData() string { return filepath.Join(b.dir, "prometheus", "data") }
-
-// realFronts returns a process for each request, so that no process inherits a heap.
-func (b *bench) realFronts(back backend, req proc.Request) []*realFront {
-	parts := []string{realParams(realStartMS, realCutMS-realStepMS).Encode(), realParams(realCutMS, realEndMS).Encode()}
-	downstream := back.server.URL()
-	fronts := []*realFront{{
-		front:   &front{side: relay, name: "relay-" + back.name, spec: func(log string) proc.Spec { return b.programs.relay.Relay(downstream, log) }},
-		backend: back, what: back.what, request: proc.Request{Path: "/relay", Query: url.Values{"part": parts}},
-	}}
-	for _, encoding := range []string{"", "gzip"} {
-		what, encoded := back.what, req
-		if encoding != "" {
-			what, encoded.Encoding = back.what+", client gzip", encoding
-		}
-		for _, program := range []peer.Program{b.programs.thanos, b.programs.ferula} {
-			side := thanos
-			if program.Name == peer.Ferula {
-				side = ferula
-			}
-			fronts = append(fronts, &realFront{backend: back, what: what, request: encoded, front: &front{
-				side: side, name: side + "-" + back.name + encoding, spec: func(log string) proc.Spec {
-					return program.Frontend(peer.Frontend{Downstream: downstream, Interval: realInterval, Log: log})
-				},
-			}})
-		}
-	}
-	return fronts
-}
-
-// sendReal sends the request once and writes the body to w.
-func (b *bench) sendReal(ctx context.Context, f *realFront, w io.Writer) (proc.Response, error) {
-	a, err := f.server.Get(ctx, f.request, w)
-	if err != nil {
-		return a, fmt.Errorf("%s: %w", f.name, err)
-	}
-	if a.Encoding != f.request.Encoding {
-		return a, fmt.Errorf("%s: %w: encoding %q", f.name, area.ErrUnequal, a.Encoding)
-	}
-	if f.length > 0 && a.Bytes != f.length {
-		return a, fmt.Errorf("%s: %w: %d bytes, %d before", f.name, area.ErrUnequal, a.Bytes, f.length)
-	}
-	return a, nil
-}
-
-// compareReal fails unless a front's response equals Prometheus'. The relay's response cannot be compared.
-func (b *bench) compareReal(ctx context.Context, f *realFront, want []byte) error {
-	var text bytes.Buffer
-	in, done := decompressor(f.request.Encoding, &text)
-	a, err := b.sendReal(ctx, f, in)
-	if derr := done(); err == nil {
-		err = derr
-	}
-	if err != nil {
-		return err
-	}
-	switch {
-	case f.side == relay:
-	case f.side == ferula && !b.env.Programs.Null:
-		err = area.SameBytes(f.name, text.Bytes(), want)
-	default:
-		err = sameSamples(f.name, &text, want)
-	}
-	f.length = a.Bytes
-	b.env.Logf("responses are equal: %s, %d bytes", f.name, a.Bytes)
-	return err
-}
-
-func (b *bench) measureReal(ctx context.Context, round int, f *realFront) error {
-	var a proc.Response
-	var queriers time.Duration
-	work := func() (err error) {
-		a, err = b.sendReal(ctx, f, io.Discard)
-		return err
-	}
-	cpu, err := f.server.CPUDuring(ctx, func() (err error) {
-		if !f.backend.querier {
-			return work()
-		}
-		queriers, err = f.backend.server.CPUDuring(ctx, work)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	rec := &b.out.Recorder
-	if f.backend.querier {
-		rec.Add(round, f.side, f.what+": CPU of the querier", area.Seconds, queriers.Seconds())
-	}
-	rec.Add(round, f.side, f.what+": last byte", area.Seconds, a.Elapsed.Seconds())
-	rec.Add(round, f.side, f.what+": first byte", area.Seconds, a.FirstByte.Seconds())
-	rec.Add(round, f.side, f.what+": CPU of the frontend", area.Seconds, cpu.Seconds())
-	for name, took := range serverTiming(a.Header.Values("Server-Timing")) {
-		rec.Add(round, f.side, f.what+": Server-Timing "+name, area.Seconds, took.Seconds())
-	}
-	return nil
-}
-
-// serverTiming parses the durations of a Server-Timing header. Values that do not parse are skipped.
-func serverTiming(headers []string) map[string]time.Duration {
-	stages := map[string]time.Duration{}
-	for _, header := range headers {
-		for metric := range strings.SplitSeq(header, ",") {
-			name, params, _ := strings.Cut(metric, ";")
-			for param := range strings.SplitSeq(params, ";") {
-				text, ok := strings.CutPrefix(strings.TrimSpace(param), "dur=")
-				if ms, err := strconv.ParseFloat(text, 64); ok && err == nil {
-					stages[strings.TrimSpace(name)] = time.Duration(ms * float64(time.Millisecond))
+		return b.With(ctx, behind, func() error {
+			err := proc.Until(ctx, 20*time.Second, 200*time.Millisecond, "the querier has discovered its store", func() error {
+				last := realQuery
+				last.StartMS, last.Points = realQuery.EndMS(), 1
+				body, _, err := querier.Fetch(ctx, last.Request())
+				if err == nil {
+					err = last.Check(body)
 				}
+				return err
+			})
+			if err != nil {
+				return err
 			}
+			return b.inFront(ctx, querier, "behind Thanos query", "the same query (%.1f MB) in front of thanos query, with thanos sidecar and Prometheus behind it; the querier itself takes %.2g s for the whole query, without gzip. Its responses end with an empty member \"analysis\", which neither frontend forwards and which is not compared. Thanos' frontend requests gzip, ferula's does not.")
+		}, sidecar, querier)
+	}, prometheus)
+}
+
+// inFront measures the query in front of a server. Each kind of request gets processes of its own, so that none inherits a heap.
+func (b *bench) inFront(ctx context.Context, server *area.Side, what, note string) error {
+	want, direct, err := server.Fetch(ctx, realQuery.Request())
+	if err != nil {
+		return err
+	}
+	want = withoutAnalysis(want)
+	b.realNotes = append(b.realNotes, "Rows with \""+what+"\": "+fmt.Sprintf(note, float64(len(want))/1e6, direct.Elapsed.Seconds()))
+	launch := func(s *area.Side) (proc.Spec, error) { return launchAt(s, server.URL(), realInterval), nil }
+	for _, encoding := range []string{"", "gzip"} {
+		q, row := realQuery, what
+		if q.Encoding = encoding; encoding != "" {
+			row += ", client " + encoding
+		}
+		fronts := []*area.Side{b.Side(thanos, b.programs[thanos], "real-thanos"), b.Side(ferula, b.programs[ferula], "real-ferula")}
+		if err := b.With(ctx, launch, func() error { return b.measureReal(ctx, row, q, want, fronts) }, fronts...); err != nil {
+			return err
 		}
 	}
-	return stages
+	return nil
+}
+
+func (b *bench) measureReal(ctx context.Context, what string, q area.Query, want []byte, fronts []*area.Side) error {
+	send := func(s *area.Side, w io.Writer) (proc.Response, error) {
+		a, err := s.Get(ctx, q.Request(), w)
+		if err == nil && a.Encoding != q.Encoding {
+			err = fmt.Errorf("%w: encoding %q", area.ErrUnequal, a.Encoding)
+		}
+		return a, errors.Join(err, b.SameLength(s.Name, what, a.Bytes))
+	}
+	for _, s := range fronts {
+		var body bytes.Buffer
+		if _, err := send(s, &body); err != nil {
+			return fmt.Errorf("%s: %s: %w", s.Name, what, err)
+		}
+		if err := sameResponse(s.Name+": "+what, s.Name == ferula && !b.Programs.Null, q.Encoding, body.Bytes(), want); err != nil {
+			return err
+		}
+		b.Logf("responses are equal: %s: %s", s.Name, what)
+	}
+	return b.InTurn(what, fronts, func(round int, s *area.Side) error {
+		var a proc.Response
+		cpu, err := s.CPUDuring(ctx, func() (err error) {
+			a, err = send(s, io.Discard)
+			return err
+		})
+		b.Add(round, s.Name, what+": last byte", area.Seconds, a.Elapsed.Seconds())
+		b.Add(round, s.Name, what+": first byte", area.Seconds, a.FirstByte.Seconds())
+		b.Add(round, s.Name, what+": CPU of the frontend", area.Seconds, cpu.Seconds())
+		return err
+	})
+}
+
+// withoutAnalysis removes the empty analysis that thanos query appends to the data of every response. Neither frontend forwards
+// it.
+func withoutAnalysis(response []byte) []byte {
+	if rest, ok := bytes.CutSuffix(response, []byte(`,"analysis":{}}}`)); ok {
+		return append(rest, "}}"...)
+	}
+	return response
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/ferula-io/ferula/bench/area"
@@ -36,18 +35,7 @@ func smallCPU(q request, rate int) string {
 	return fmt.Sprintf("CPU: small query, %d a second, %s", rate, q.what)
 }
 
-func smallLatency(percentile int, q request, rate int) string {
-	return fmt.Sprintf("latency p%d: small query, %d a second, %s", percentile, rate, q.what)
-}
-
-// panels are small queries with their responses, and the length of each response on each side.
-type panels struct {
-	responses []*canned.Response
-	lengths   map[*front]map[request][]int64
-}
-
-func renderPanels(n int) (*panels, error) {
-	p := &panels{lengths: map[*front]map[request][]int64{}}
+func renderPanels(n int) (panels []*canned.Response, err error) {
 	for i := range n {
 		spec := small
 		spec.Query, spec.Series = fmt.Sprintf("bench_metric_%03d", i), smallSeries
@@ -55,44 +43,41 @@ func renderPanels(n int) (*panels, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.responses = append(p.responses, a)
+		panels = append(panels, a)
 	}
-	return p, nil
+	return panels, nil
 }
 
 // small measures small queries at constant rates, without a cache.
-func (b *bench) small(ctx context.Context) (err error) {
-	p, err := renderPanels(smallQueries)
+func (b *bench) small(ctx context.Context) error {
+	panels, err := renderPanels(smallQueries)
 	if err != nil {
 		return err
 	}
-	down, err := canned.Serve(false, p.responses...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, down.Close()) }()
-	fronts := []*front{b.frontOf(thanos, "thanos-small", down, ""), b.frontOf(ferula, "ferula-small", down, "")}
-	if err := b.start(ctx, fronts...); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop(fronts...)) }()
+	return overCanned(false, func(down *canned.Server) error {
+		fronts := []*front{b.front(thanos, "thanos-small", down), b.front(ferula, "ferula-small", down)}
+		return b.with(ctx, func() error { return b.smallOf(ctx, panels, fronts) }, fronts...)
+	}, panels...)
+}
+
+func (b *bench) smallOf(ctx context.Context, panels []*canned.Response, fronts []*front) error {
 	for _, f := range fronts {
 		for _, q := range []request{identity, zipped} {
-			if err := b.comparePanels(ctx, f, p, q); err != nil {
+			if err := b.comparePanels(ctx, f, panels, q); err != nil {
 				return err
 			}
 		}
 	}
 	overloaded := map[*front]int{} // the rate
-	for round := 1; round <= b.env.Rounds; round++ {
+	err := b.EachRound("small queries", func(round int) error {
 		for _, l := range smallLoads {
 			for _, f := range fronts {
 				if most, ok := overloaded[f]; ok && l.rate >= most {
 					continue
 				}
-				err := b.measurePanels(ctx, round, f, p, l)
+				err := b.measurePanels(ctx, round, f, panels, l)
 				if errors.Is(err, proc.ErrOverload) && l.rate > smallRate {
-					b.env.Logf("%s: %v", f.name, err)
+					b.Logf("%s: %v", f.Name, err)
 					overloaded[f] = l.rate
 					continue
 				}
@@ -101,119 +86,77 @@ func (b *bench) small(ctx context.Context) (err error) {
 				}
 			}
 		}
-		b.env.Logf("round %d of %d: small queries: CPU %.4g and %.4g s", round, b.env.Rounds,
-			b.out.Recorder.Median(thanos, smallCPU(zipped, smallRate)), b.out.Recorder.Median(ferula, smallCPU(zipped, smallRate)))
-	}
-	b.smallNote = smallNoteOf(p, fronts, overloaded)
-	return nil
-}
-
-func smallNoteOf(p *panels, fronts []*front, overloaded map[*front]int) string {
-	note := fmt.Sprintf("Small queries: %d series x %d samples (%.0f kB), split in two, no cache, %d different queries in turn, for %d s a reading. Requests are due at a constant rate, and latency begins when a request is due; up to %d are sent at once. Each reached the downstream in exactly two parts. frontend/small takes the worse of the ratios with and without gzip.",
-		smallSeries, points, float64(len(p.responses[0].Whole.Plain))/1e3, len(p.responses), smallTime, smallClients)
+		return nil
+	})
+	b.smallNote = fmt.Sprintf("Small queries: %d series x %d samples (%.0f kB), split in two, no cache, %d different queries in turn, for %d s a reading. Requests are due at a constant rate, and latency begins when a request is due; up to %d are sent at once. Each reached the downstream in exactly two parts. frontend/small takes the worse of the ratios with and without gzip.",
+		smallSeries, points, float64(len(panels[0].Whole.Plain))/1e3, len(panels), smallTime, smallClients)
 	for _, f := range fronts {
 		if rate, ok := overloaded[f]; ok {
-			note += fmt.Sprintf(" %s does not keep up with %d a second on this machine: its requests were sent more than %v late.", f.side, rate, smallLateMax)
+			b.smallNote += fmt.Sprintf(" %s does not keep up with %d a second on this machine: its requests were sent more than %v late.", f.Name, rate, smallLateMax)
 		}
 	}
-	return note
+	return err
 }
 
+// panelWhat names the length of the response of a small query.
+func panelWhat(a *canned.Response, q request) string { return a.Query + ", " + q.what }
+
 // comparePanels compares the response of each query and keeps its length.
-func (b *bench) comparePanels(ctx context.Context, f *front, p *panels, q request) error {
-	if p.lengths[f] == nil {
-		p.lengths[f] = map[request][]int64{}
-	}
+func (b *bench) comparePanels(ctx context.Context, f *front, panels []*canned.Response, q request) error {
 	var wire int64
-	for _, a := range p.responses {
+	for _, a := range panels {
 		got, err := b.same(ctx, f, a, q)
+		if err == nil {
+			err = b.SameLength(f.Name, panelWhat(a, q), got.Bytes)
+		}
 		if err != nil {
 			return err
 		}
-		p.lengths[f][q] = append(p.lengths[f][q], got.Bytes)
 		wire += got.Wire
 	}
-	b.out.Recorder.Add(1, f.side, "bytes on the wire: small query, "+q.what, area.Bytes, float64(wire)/float64(len(p.responses)))
-	b.env.Logf("responses are equal: %s: %s, %d queries", f.name, q.what, len(p.responses))
+	b.Add(1, f.Name, "bytes on the wire: small query, "+q.what, area.Bytes, float64(wire)/float64(len(panels)))
+	b.Logf("responses are equal: %s: %s, %d queries", f.Name, q.what, len(panels))
 	return nil
 }
 
 // measurePanels takes one reading at a rate. Every response must be as long as the one of the same query that was compared,
 // and the downstream must have received each half of each request.
-func (b *bench) measurePanels(ctx context.Context, round int, f *front, p *panels, l smallLoad) error {
-	clients := make([]*proc.Client, smallClients)
-	for i := range clients {
-		clients[i] = proc.NewClient(f.server.URL())
-		defer clients[i].Close()
-	}
+func (b *bench) measurePanels(ctx context.Context, round int, f *front, panels []*canned.Response, l smallLoad) error {
 	load := proc.OpenLoop{Rate: l.rate, Requests: l.rate * smallTime, Clients: smallClients, LateMax: smallLateMax}
-	if b.env.Short {
+	if b.Short {
 		load.Requests = l.rate
 	}
+	got := make([]proc.Response, load.Requests)
 	var latencies []time.Duration
-	cpu, err := f.server.CPUDuring(ctx, func() (err error) {
-		latencies, err = load.Run(ctx, func(ctx context.Context, client, i int) error {
-			return b.sendPanel(ctx, clients[client], f, p, i%len(p.responses), l.request)
+	cpu, err := f.CPUDuring(ctx, func() (err error) {
+		latencies, err = load.Run(ctx, func(ctx context.Context, _, i int) (err error) {
+			got[i], err = f.Get(ctx, f.requestFor(panels[i%len(panels)], l.request), io.Discard)
+			return err
 		})
 		return err
 	})
 	served, unknown := f.down.Take()
 	if err := errors.Join(err, unknown); err != nil {
-		return fmt.Errorf("%s: small query: %w", f.name, err)
+		return fmt.Errorf("%s: small query: %w", f.Name, err)
 	}
-	sent := make([]int, len(p.responses))
-	for i := range load.Requests {
-		sent[i%len(sent)]++
-	}
-	if err := checkPanelParts(p, sent, served); err != nil {
-		return fmt.Errorf("%s: small query: %w", f.name, err)
-	}
-	rec := &b.out.Recorder
-	rec.Add(round, f.side, smallCPU(l.request, l.rate), area.Seconds, cpu.Seconds()/float64(load.Requests))
-	for _, percentile := range []int{50, 99} {
-		rec.Add(round, f.side, smallLatency(percentile, l.request, l.rate), area.Seconds, proc.Quantile(latencies, float64(percentile)/100).Seconds())
-	}
-	return nil
-}
-
-func (b *bench) sendPanel(ctx context.Context, c *proc.Client, f *front, p *panels, panel int, q request) error {
-	a := p.responses[panel]
-	got, err := c.Get(ctx, f.requestFor(a, q), io.Discard)
-	if err != nil {
-		return err
-	}
-	if want := p.lengths[f][q][panel]; got.Bytes == 0 || got.Bytes != want || got.Encoding != q.encoding {
-		return fmt.Errorf("%s: %w: %d bytes in %q, %d before", a.Query, area.ErrUnequal, got.Bytes, got.Encoding, want)
-	}
-	return nil
-}
-
-// checkPanelParts fails unless the downstream received each half of a query as often as the query was sent, and nothing else.
-func checkPanelParts(p *panels, sent []int, served []canned.Served) error {
-	received := map[canned.Served]int{}
-	for _, s := range served {
-		s.Encoding = ""
-		received[s]++
-	}
-	total := 0
-	for i, a := range p.responses {
-		for _, half := range a.Halves {
-			n := received[canned.Served{Query: a.Query, StartMS: half.StartMS, EndMS: half.EndMS}]
-			if n != sent[i] {
-				return fmt.Errorf("%w: %s was sent %d times, the half from %d was requested %d times", errParts, a.Query, sent[i], half.StartMS, n)
-			}
-			total += n
+	sent := make([]int, len(panels))
+	for i, a := range got {
+		panel := panels[i%len(panels)]
+		sent[i%len(panels)]++
+		if a.Encoding != l.request.encoding {
+			return fmt.Errorf("%s: %s: %w: encoding %q", f.Name, panel.Query, area.ErrUnequal, a.Encoding)
+		}
+		if err := b.SameLength(f.Name, panelWhat(panel, l.request), a.Bytes); err != nil {
+			return err
 		}
 	}
-	if total != len(served) {
-		other := served[slices.IndexFunc(served, func(s canned.Served) bool { return !p.isHalf(s) })]
-		return fmt.Errorf("%w: %d other requests, such as %v", errParts, len(served)-total, other)
+	if err := checkParts(panels, sent, served); err != nil {
+		return fmt.Errorf("%s: small query: %w", f.Name, err)
+	}
+	b.Add(round, f.Name, smallCPU(l.request, l.rate), area.Seconds, cpu.Seconds()/float64(load.Requests))
+	for _, percentile := range []int{50, 99} {
+		what := fmt.Sprintf("latency p%d: small query, %d a second, %s", percentile, l.rate, l.request.what)
+		b.Add(round, f.Name, what, area.Seconds, proc.Quantile(latencies, float64(percentile)/100).Seconds())
 	}
 	return nil
-}
-
-func (p *panels) isHalf(s canned.Served) bool {
-	return slices.ContainsFunc(p.responses, func(a *canned.Response) bool {
-		return a.Query == s.Query && slices.ContainsFunc(a.Halves[:], func(h canned.Part) bool { return h.StartMS == s.StartMS && h.EndMS == s.EndMS })
-	})
 }

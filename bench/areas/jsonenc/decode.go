@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"strconv"
 	"unsafe"
 
@@ -19,7 +18,6 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
-	"github.com/ferula-io/ferula/bench/proc"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -55,17 +53,16 @@ func (c *columns) next() *column {
 
 // decoder decodes a whole response: its samples into columns, and its labels.
 type decoder struct {
-	name   string
 	side   string
 	decode func(body []byte, into *columns) error
 }
 
 func decoders() []decoder {
 	return []decoder{
-		{"jsoniter", "jsoniter", decodeJsoniter},
-		{"sonic", "sonic", decodeSonic},
-		{"client_golang", "client_golang", decodeClient},
-		{"promjson", ferula, newColumnDecoder()},
+		{"jsoniter", decodeJsoniter},
+		{"sonic", decodeSonic},
+		{"client_golang", decodeClient},
+		{ferula, newColumnDecoder()},
 	}
 }
 
@@ -230,27 +227,27 @@ func newColumnDecoder() func(body []byte, into *columns) error {
 }
 
 // decoding compares what the decoders have decoded and measures them in turn.
-func decoding(ctx context.Context, env area.Env, out *area.Outcome) error {
+func decoding(ctx context.Context, b *area.Bench) error {
 	var worst float64
 	var from []string
-	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range kinds {
 		what := decodeWhat + string(kind)
-		if err := decodingOf(ctx, env, out, kind, what); err != nil {
+		if err := decodingOf(ctx, b, kind, what); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		fastest := math.Inf(1)
 		for _, d := range decoders() {
 			if d.side != ferula {
-				fastest = min(fastest, out.Recorder.Median(d.side, what))
+				fastest = min(fastest, b.Median(d.side, what))
 			}
 		}
-		worst, from = max(worst, area.Over(out.Recorder.Median(ferula, what), fastest)), append(from, what)
+		worst, from = max(worst, area.Over(b.Median(ferula, what), fastest)), append(from, what)
 	}
-	out.Measure("json/decode", worst, from...)
+	b.Measure("json/decode", worst, from...)
 	return nil
 }
 
-func decodingOf(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.ValueKind, what string) error {
+func decodingOf(ctx context.Context, b *area.Bench, kind blocks.ValueKind, what string) error {
 	m := newMatrix(kind, series)
 	var body bytes.Buffer
 	if err := encodePeer(&body, m); err != nil {
@@ -260,36 +257,26 @@ func decodingOf(ctx context.Context, env area.Env, out *area.Outcome, kind block
 	into := make([]columns, len(all))
 	for i, d := range all {
 		if err := d.decode(body.Bytes(), &into[i]); err != nil {
-			return fmt.Errorf("%s: %w", d.name, err)
+			return fmt.Errorf("%s: %w", d.side, err)
 		}
 		if into[i].n != len(m) {
-			return fmt.Errorf("%s: %w: %d series of %d", d.name, area.ErrUnequal, into[i].n, len(m))
+			return fmt.Errorf("%s: %w: %d series of %d", d.side, area.ErrUnequal, into[i].n, len(m))
 		}
 		for j := range m {
 			if err := sameColumn(&into[i].of[j], m[j].Floats); err != nil {
-				return fmt.Errorf("%s: series %d: %w", d.name, j, err)
+				return fmt.Errorf("%s: series %d: %w", d.side, j, err)
 			}
 		}
 	}
-	env.Logf("%s: samples are equal", what)
-	for round := 1; round <= env.Rounds; round++ {
+	return b.EachRound(what, func(round int) error {
 		for i, d := range all {
-			if err := ctx.Err(); err != nil {
+			decode := func() error { return errors.Join(ctx.Err(), d.decode(body.Bytes(), &into[i])) }
+			if err := nanoseconds(b, round, d.side, what, decodeRepeats, decode); err != nil {
 				return err
 			}
-			runtime.GC()
-			before := proc.SelfCPU()
-			for range decodeRepeats {
-				if err := d.decode(body.Bytes(), &into[i]); err != nil {
-					return err
-				}
-			}
-			runtime.GC()
-			used := proc.SelfCPU() - before
-			out.Recorder.Add(round, d.side, what, nanosecondsASample, float64(used.Nanoseconds())/decodeRepeats/samples)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sameColumn returns an error unless a column has the samples.

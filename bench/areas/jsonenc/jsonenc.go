@@ -7,11 +7,10 @@ package jsonenc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
-	"runtime/debug"
-	"strings"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -21,12 +20,14 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
-	"github.com/ferula-io/ferula/bench/proc"
 	"github.com/ferula-io/ferula/promjson"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
-var Area = area.Area{Name: "json", About: "promjson and Prometheus' JSONCodec, and decoders of JSON, in one process", Run: run}
+var Area = area.Area{
+	Name: "json", About: "promjson and Prometheus' JSONCodec, and decoders of JSON, in one process",
+	Sides: []string{codec, "jsoniter", "sonic", "client_golang", ferula}, Run: run,
+}
 
 const (
 	series  = 11_000
@@ -55,77 +56,72 @@ type encoder struct {
 	encode func(w io.Writer, m promql.Matrix) error
 }
 
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	out := &area.Outcome{Sides: []string{codec, "jsoniter", "sonic", "client_golang", ferula},
-		Versions: versions("github.com/prometheus/prometheus", "github.com/json-iterator/go", "github.com/bytedance/sonic", "github.com/prometheus/client_golang"),
-	}
-	stream := newStreamer()
-	encoders := []encoder{{codec, encodePeer}, {ferula, stream.encode}}
+// kinds of values that are measured.
+var kinds = []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2}
+
+func run(ctx context.Context, b *area.Bench) error {
+	b.Versions = area.Modules("github.com/prometheus/prometheus", "github.com/json-iterator/go", "github.com/bytedance/sonic", "github.com/prometheus/client_golang")
+	encoders := []encoder{{codec, encodePeer}, {ferula, newStreamer().encode}}
 	// A server's heap holds more than one response. On a heap without other data the garbage collector runs for every
 	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. This case is
 	// reported, but has no goal.
 	heap := make([]byte, heapBytes)
-	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
-		if err := measure(ctx, env, out, kind, string(kind), encoders); err != nil {
-			return nil, fmt.Errorf("%s: %w", kind, err)
+	for _, kind := range kinds {
+		if err := measure(ctx, b, kind, string(kind), encoders); err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
 		}
 	}
-	if err := decoding(ctx, env, out); err != nil {
-		return nil, err
+	if err := decoding(ctx, b); err != nil {
+		return err
 	}
 	runtime.KeepAlive(heap)
-	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers} {
-		if err := measure(ctx, env, out, kind, string(kind)+", small heap", encoders); err != nil {
-			return nil, fmt.Errorf("%s: %w", kind, err)
+	for _, kind := range kinds[:2] {
+		if err := measure(ctx, b, kind, string(kind)+", small heap", encoders); err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
 		}
 	}
-	floats, integers, decimals := cpu+string(blocks.Floats15), cpu+string(blocks.Integers), cpu+string(blocks.Decimals2)
-	allocs, allocsInt := allocations+string(blocks.Floats15), allocations+string(blocks.Integers)
-	out.Measure("json/encode-floats", out.Recorder.Over(ferula, codec, floats), floats)
-	out.Measure("json/encode-ints", out.Recorder.Over(ferula, codec, integers), integers)
-	out.Measure("json/encode-decimals", out.Recorder.Over(ferula, codec, decimals), decimals)
-	out.Measure("json/encode-allocs", max(out.Recorder.Median(ferula, allocs), out.Recorder.Median(ferula, allocsInt))/samples, allocs, allocsInt)
-	out.Notes = append(out.Notes,
+	for goal, kind := range map[string]blocks.ValueKind{"floats": blocks.Floats15, "ints": blocks.Integers, "decimals": blocks.Decimals2} {
+		b.Ratio("json/encode-"+goal, cpu+string(kind))
+	}
+	b.Own("json/encode-allocs", samples, allocations+string(blocks.Floats15), allocations+string(blocks.Integers))
+	b.Note(
 		fmt.Sprintf("%d series x %d samples, 8 labels, the whole response with its envelope; CPU includes the garbage collection that follows.", series, points),
 		"floats15: 15 significant digits over nine orders of magnitude; integers: 0 to 999; decimals2: a walk with two decimals.",
 		fmt.Sprintf("The heap holds %d MiB in addition, as a server's heap holds other data; small heap: only the matrix, so that the garbage collector runs for every response of JSONCodec.", heapBytes>>20),
 		fmt.Sprintf("JSONCodec returns one slice, as it does in Prometheus; promjson appends to a buffer of %d KiB that is written out when it is full. Allocations are those of one encoding of the whole matrix, once warm.", bufferBytes>>10),
 		"Decoding: the whole response from memory into one slice of times and one of values a series, labels included. jsoniter has hand-written codecs of samples and labels; sonic has structures and a hand-written codec of samples; client_golang is its model.Matrix with the codecs that it registers. json/decode is over the fastest of the three, worst of the kinds of values.",
 	)
-	return out, nil
+	return nil
 }
 
 // measure compares the outputs of the encoders for one kind of values. It then measures them in turn, under the name what.
-func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.ValueKind, what string, encoders []encoder) error {
+func measure(ctx context.Context, b *area.Bench, kind blocks.ValueKind, what string, encoders []encoder) error {
 	m := newMatrix(kind, series)
 	if err := compare(m, encoders); err != nil {
 		return err
 	}
-	env.Logf("%s: bytes are equal", what)
-	for round := 1; round <= env.Rounds; round++ {
+	return b.EachRound(what, func(round int) error {
 		for _, e := range encoders {
-			if err := ctx.Err(); err != nil {
+			var failed error
+			encode := func() error { failed = errors.Join(ctx.Err(), e.encode(io.Discard, m)); return failed }
+			if err := nanoseconds(b, round, e.side, cpu+what, repeats, encode); err != nil {
 				return err
 			}
-			runtime.GC()
-			before := proc.SelfCPU()
-			for range repeats {
-				if err := e.encode(io.Discard, m); err != nil {
-					return err
-				}
-			}
-			runtime.GC()
-			used := proc.SelfCPU() - before
-			out.Recorder.Add(round, e.side, cpu+what, nanosecondsASample, float64(used.Nanoseconds())/repeats/samples)
-			var failed error
-			allocs := testing.AllocsPerRun(1, func() { failed = e.encode(io.Discard, m) })
+			allocs := testing.AllocsPerRun(1, func() { _ = encode() })
+			b.Add(round, e.side, allocations+what, area.Count, allocs)
 			if failed != nil {
 				return failed
 			}
-			out.Recorder.Add(round, e.side, allocations+what, area.Count, allocs)
 		}
-	}
-	return nil
+		return nil
+	})
+}
+
+// nanoseconds records the CPU time of a sample, of n calls.
+func nanoseconds(b *area.Bench, round int, side, what string, n int, call func() error) error {
+	used, err := area.CPUOf(n, call)
+	b.Add(round, side, what, nanosecondsASample, float64(used.Nanoseconds())/samples)
+	return err
 }
 
 func compare(m promql.Matrix, encoders []encoder) error {
@@ -212,21 +208,4 @@ func appendLabels(dst []byte, lset labels.Labels) []byte {
 		dst = promjson.AppendLabelString(dst, l.Value)
 	})
 	return append(dst, '}')
-}
-
-// versions returns the given modules with the versions that this program was built with.
-func versions(paths ...string) []string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return nil
-	}
-	var found []string
-	for _, dep := range info.Deps {
-		for _, path := range paths {
-			if dep.Path == path {
-				found = append(found, strings.TrimPrefix(dep.Path, "github.com/")+" "+dep.Version)
-			}
-		}
-	}
-	return found
 }

@@ -15,7 +15,7 @@ import (
 
 func TestEncoders_WriteTheSameBytes(t *testing.T) {
 	encoders := []encoder{{codec, encodePeer}, {ferula, newStreamer().encode}}
-	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range kinds {
 		m := newMatrix(kind, 30)
 		m[0].Floats[0].F, m[0].Floats[1].F, m[1].Floats[2].T = math.NaN(), math.Inf(-1), 1
 		if err := compare(m, encoders); err != nil {
@@ -39,7 +39,7 @@ func TestCompare_UnequalAndEmptyOutputsAreErrors(t *testing.T) {
 }
 
 func TestDecoders_DecodeTheSameSamples(t *testing.T) {
-	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range kinds {
 		m := newMatrix(kind, 5)
 		m[0].Floats[1].F, m[1].Floats[2].T = math.Inf(-1), 1_007
 		var body bytes.Buffer
@@ -50,15 +50,15 @@ func TestDecoders_DecodeTheSameSamples(t *testing.T) {
 			var into columns
 			for range 2 { // the second response reuses the memory of the first
 				if err := d.decode(body.Bytes(), &into); err != nil {
-					t.Fatalf("%s, %s: %v", d.name, kind, err)
+					t.Fatalf("%s, %s: %v", d.side, kind, err)
 				}
 			}
 			if into.n != len(m) {
-				t.Fatalf("%s, %s: %d series", d.name, kind, into.n)
+				t.Fatalf("%s, %s: %d series", d.side, kind, into.n)
 			}
 			for i := range m {
 				if err := sameColumn(&into.of[i], m[i].Floats); err != nil {
-					t.Errorf("%s, %s, series %d: %v", d.name, kind, i, err)
+					t.Errorf("%s, %s, series %d: %v", d.side, kind, i, err)
 				}
 			}
 		}

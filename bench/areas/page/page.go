@@ -10,7 +10,6 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -24,11 +23,13 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/peer"
-	"github.com/ferula-io/ferula/bench/proc"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
-var Area = area.Area{Name: "page", About: "the page: sizes of its files, and its cost in Chromium with 10,000 series and 10,000 boxes", Run: run}
+var Area = area.Area{
+	Name: "page", About: "the page: sizes of its files, and its cost in Chromium with 10,000 series and 10,000 boxes",
+	Sides: []string{side}, Run: run,
+}
 
 const (
 	side = "ferula"
@@ -52,33 +53,54 @@ var figures = []struct {
 	{"hover-frames-per-second", perSecond, area.Count, 1}, {"flame-hover-ms", flameHover, area.Seconds, 1e-3},
 }
 
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	out := &area.Outcome{Sides: []string{side}}
-	root := env.Programs.Root
+func run(ctx context.Context, b *area.Bench) error {
+	root := b.Programs.Root
 	first, all, err := sizes(os.DirFS(filepath.Join(root, "internal", "httpapi", "ui", "dist")))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out.Recorder.Add(0, side, firstBytes, area.Bytes, float64(first))
-	out.Recorder.Add(0, side, allBytes, area.Bytes, float64(all))
-	out.Measure("page/first-graph-kb", float64(first)/1000, firstBytes)
-	out.Measure("page/all-kb", float64(all)/1000, allBytes)
-	out.Notes = append(out.Notes, "The first graph needs index.html, what it names, what those files import, and the worker that scans responses; the editor and the other pages come after it. kB are 1,000 bytes.")
+	b.Add(0, side, firstBytes, area.Bytes, float64(first))
+	b.Add(0, side, allBytes, area.Bytes, float64(all))
+	b.Own("page/first-graph-kb", 1000, firstBytes)
+	b.Own("page/all-kb", 1000, allBytes)
+	b.Note("The first graph needs index.html, what it names, what those files import, and the worker that scans responses; the editor and the other pages come after it. kB are 1,000 bytes.")
 	chromium, missing := browser(filepath.Join(root, "ui"))
 	if missing != "" {
-		out.Notes = append(out.Notes, "Not measured in a browser: "+missing+".")
-		return out, nil
+		b.Note("Not measured in a browser: " + missing + ".")
+		return nil
 	}
-	if err := inBrowser(ctx, env, out, chromium); err != nil {
-		return nil, err
+	ferula, err := b.Program(ctx, peer.Ferula)
+	if err != nil {
+		return err
 	}
-	if v := out.Recorder.Median(side, task); v > 0 {
-		out.Measure("page/task-ms", 1e3*v, task)
-		out.Measure("page/heap-mib", out.Recorder.Median(side, heap)/(1<<20), heap)
-		out.Measure("page/flame-hover-ms", 1e3*out.Recorder.Median(side, flameHover), flameHover)
+	s := b.Side(side, ferula, ".")
+	if b.Short {
+		b.Rounds = 1
 	}
-	out.Notes = append(out.Notes, "Headless Chromium without a GPU; CPU is the main thread's own time by Chromium's trace. The frames a second depend on everything else that runs on the cores, such as the raster of the same browser.")
-	return out, nil
+	err = b.With(ctx, b.TSDB(ctx, area.TSDB{}), func() error {
+		return b.EachRound("browser", func(round int) error {
+			measured, err := measure(ctx, b.Env, s.URL(), chromium, filepath.Join(b.Dir, fmt.Sprintf("round-%d.json", round)))
+			if err != nil {
+				return err
+			}
+			for _, f := range figures {
+				v, ok := measured[f.key]
+				if !ok || !(v > 0) {
+					return fmt.Errorf("%w: no %s", area.ErrEmpty, f.key)
+				}
+				b.Add(round, side, f.what, f.unit, v*f.factor)
+			}
+			return nil
+		})
+	}, s)
+	if err != nil {
+		return err
+	}
+	b.Own("page/task-ms", 1e-3, task)
+	b.Own("page/heap-mib", area.MiB, heap)
+	b.Own("page/flame-hover-ms", 1e-3, flameHover)
+	b.Note("Headless Chromium without a GPU; CPU is the main thread's own time by Chromium's trace. The frames a second depend on everything else that runs on the cores, such as the raster of the same browser.")
+	return nil
 }
 
 var (
@@ -163,46 +185,6 @@ func browser(ui string) (chromium, missing string) {
 		return "", "the page's packages (cd ui && npm ci)"
 	}
 	return chromium, ""
-}
-
-func inBrowser(ctx context.Context, env area.Env, out *area.Outcome, chromium string) (err error) {
-	ferula, err := env.Programs.Get(ctx, peer.Ferula)
-	if err != nil {
-		return err
-	}
-	out.Versions = append(out.Versions, ferula.Version)
-	dir := filepath.Join(env.Cache, "run", "page")
-	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "data"), 0o755)); err != nil {
-		return err
-	}
-	config := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(config, []byte("scrape_configs: []\n"), 0o600); err != nil {
-		return err
-	}
-	server, err := proc.Start(ctx, ferula.Serve(peer.TSDB{Dir: filepath.Join(dir, "data"), Config: config, Log: filepath.Join(dir, "log")}))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	rounds := env.Rounds
-	if env.Short {
-		rounds = 1
-	}
-	for round := 1; round <= rounds; round++ {
-		measured, err := measure(ctx, env, server.URL(), chromium, filepath.Join(dir, fmt.Sprintf("round-%d.json", round)))
-		if err != nil {
-			return fmt.Errorf("round %d: %w", round, err)
-		}
-		for _, f := range figures {
-			v, ok := measured[f.key]
-			if !ok || !(v > 0) {
-				return fmt.Errorf("round %d: %w: no %s", round, area.ErrEmpty, f.key)
-			}
-			out.Recorder.Add(round, side, f.what, f.unit, v*f.factor)
-		}
-		env.Logf("round %d of %d", round, rounds)
-	}
-	return nil
 }
 
 // measure runs perf.mjs once and returns its figures.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 
 	googlepprof "github.com/google/pprof/profile"
 
@@ -32,10 +31,8 @@ const (
 	depthMax  = 40
 )
 
-// openStore opens a store that compacts blocks into blocks of at most blockBytes; 0 is the default size.
-func openStore(dir string, blockBytes int64) (*store.Store, error) {
-	return openWith(store.Options{Dir: dir, BlockBytes: blockBytes}, nil)
-}
+// unmerged are the options of a store that does not compact its blocks.
+var unmerged = store.Options{BlockBytes: 1}
 
 // openWith opens a store whose limits are so high that blocks are written only when the bench calls Flush.
 func openWith(o store.Options, set *metrics.Set) (*store.Store, error) {
@@ -175,9 +172,4 @@ func heapPushes(n, services int) (pushed []series.RawProfile, totals []int64, er
 		pushed[i] = series.RawProfile{Labels: labelsOf("memory", serviceName(i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
 	}
 	return pushed, totals, nil
-}
-
-func tempDir() (string, func(), error) {
-	dir, err := os.MkdirTemp("", "ferula-bench-profiles-")
-	return dir, func() { _ = os.RemoveAll(dir) }, err
 }

@@ -11,7 +11,9 @@ import (
 
 func TestCompareEngine_ComparesEveryPointAndExemplar(t *testing.T) {
 	ctx := context.Background()
-	s, err := openStore(t.TempDir(), 1) // blocks are not merged
+	o := unmerged
+	o.Dir = t.TempDir()
+	s, err := openWith(o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

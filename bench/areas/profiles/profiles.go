@@ -8,17 +8,21 @@ package profiles
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
-	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes", Run: run,
+	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes",
+	Sides: []string{naive, plain, with, ferula}, Run: run,
 }
 
 const (
@@ -28,27 +32,20 @@ const (
 	ferula = "ferula"
 )
 
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	out := &area.Outcome{Sides: []string{naive, plain, with, ferula}}
-	if err := selects(ctx, env, out); err != nil {
-		return nil, err
-	}
-	if err := grouped(ctx, env, out); err != nil {
-		return nil, err
-	}
-	for _, part := range []func(context.Context, area.Env, *area.Outcome) error{wire, whole, oneService, anonymous} {
-		if err := part(ctx, env, out); err != nil {
-			return nil, err
+func run(ctx context.Context, b *area.Bench) error {
+	for _, part := range []func(context.Context, *area.Bench) error{selects, grouped, wire, whole, oneService, anonymous} {
+		if err := part(ctx, b); err != nil {
+			return err
 		}
 	}
-	out.Notes = append(out.Notes,
+	b.Note(
 		"Selects: one sample per profile, in one block over an hour; the start is not aligned to the step; 21 steps, one group unless stated otherwise, as in the measurement that the goals come from (2,972 rows, 20 exemplars).",
 		"naive (select): parquet-go's GenericReader over the same file, of the five columns that the result needs, into maps.",
 		fmt.Sprintf("Merges, pushes, bytes: %d services, %d functions, %d samples of depth %d to %d out of %d stacks a service, two sample types (objects, bytes).", services, functions, samples, depthMin, depthMax, stacks),
 		"naive (merge): google/pprof's ParseData of every profile and Merge in groups of 50. naive (push): ParseData alone.",
 		"A push includes decoding, the write-ahead log, its sync and the head; 16 clients push concurrently. Times are process CPU. Over HTTP it is that of a ferula serve, whose push.v1 gets one profile a request. The goal adds the parts of a flush and of one merge of four blocks.",
 	)
-	return out, nil
+	return nil
 }
 
 // windowSeconds is the minimum duration of a reading. Short readings are disturbed less by other processes.
@@ -90,13 +87,33 @@ func memory(f func() error) (allocs, bytes float64, err error) {
 
 // used returns the CPU seconds of the process for f, garbage collection included.
 func used(f func() error) (float64, error) {
-	runtime.GC()
-	before := proc.SelfCPU()
-	if err := f(); err != nil {
-		return 0, err
+	cpu, err := area.CPUOf(1, f)
+	return cpu.Seconds(), err
+}
+
+// inStore calls work with an open store in a directory: of its own, if dir is "".
+func inStore(dir string, o store.Options, work func(s *store.Store, dir string) error) error {
+	return inDir(dir, func(dir string) (err error) {
+		o.Dir = dir
+		s, err := openWith(o, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		return work(s, dir)
+	})
+}
+
+// inDir calls work with a directory that is removed afterwards, or with dir.
+func inDir(dir string, work func(dir string) error) error {
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "ferula-bench-profiles-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
 	}
-	runtime.GC()
-	return (proc.SelfCPU() - before).Seconds(), nil
+	return work(dir)
 }
 
 func worse(a, b float64) float64 {

@@ -2,13 +2,12 @@ package profiles
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/proc"
 	series "github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -23,10 +22,9 @@ const (
 )
 
 // measurePush compares the cost of a pushed profile (HTTP request, flush and compaction) with that of parsing it.
-func measurePush(out *area.Outcome) {
-	rec := &out.Recorder
-	all := rec.Median(ferula, pushHTTPCPU) + rec.Median(ferula, flushCPU) + rec.Median(ferula, compactionCPU)
-	out.Measure("profiles/push-vs-parse", area.Over(all, rec.Median(naive, pushCPU)), pushHTTPCPU, flushCPU, compactionCPU, pushCPU)
+func measurePush(b *area.Bench) {
+	all := b.Median(ferula, pushHTTPCPU) + b.Median(ferula, flushCPU) + b.Median(ferula, compactionCPU)
+	b.Measure("profiles/push-vs-parse", area.Over(all, b.Median(naive, pushCPU)), pushHTTPCPU, flushCPU, compactionCPU, pushCPU)
 }
 
 // pushRequest is an encoded push.v1.PushRequest of one profile.
@@ -43,7 +41,7 @@ func pushRequest(p *series.RawProfile) ([]byte, error) {
 }
 
 // pushesOverHTTP measures the CPU of a server to which several clients push at once.
-func pushesOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, pushed []series.RawProfile, totals []int64) error {
+func pushesOverHTTP(ctx context.Context, b *area.Bench, pushed []series.RawProfile, totals []int64) error {
 	requests := make([][]byte, len(pushed))
 	var want int64
 	for i := range pushed {
@@ -53,37 +51,23 @@ func pushesOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, pushed
 		}
 		want += totals[i]
 	}
-	for round := 1; round <= env.Rounds; round++ {
-		if err := pushOverHTTP(ctx, env, out, round, requests, want); err != nil {
-			return fmt.Errorf("push over HTTP: %w", err)
-		}
-	}
-	return nil
+	return b.EachRound("pushes over HTTP", func(round int) error {
+		return inDir("", func(dir string) error {
+			return serve(ctx, b, dir, func(s *server) error { return pushOverHTTP(ctx, b, s, round, requests, want) })
+		})
+	})
 }
 
-func pushOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, round int, requests [][]byte, want int64) (err error) {
-	dir, remove, err := tempDir()
-	if err != nil {
-		return err
-	}
-	defer remove()
-	s, err := serve(ctx, env, out, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+func pushOverHTTP(ctx context.Context, b *area.Bench, s *server, round int, requests [][]byte, want int64) error {
 	used, err := s.CPUDuring(ctx, func() error {
-		errs := make([]error, clients)
-		var running sync.WaitGroup
-		for c := range clients {
-			running.Go(func() {
-				for i := c; i < len(requests) && errs[c] == nil; i += clients {
-					_, errs[c] = s.call(ctx, pushPath, requests[i])
+		return proc.Parallel(clients, func(c int) error {
+			for i := c; i < len(requests); i += clients {
+				if _, err := s.call(ctx, pushPath, requests[i]); err != nil {
+					return err
 				}
-			})
-		}
-		running.Wait()
-		return errors.Join(errs...)
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return err
@@ -91,13 +75,13 @@ func pushOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, round in
 	if got, err := s.total(ctx, epochMS, epochMS+hourMS); err != nil || got != want {
 		return fmt.Errorf("%w: %d of %d bytes are stored: %v", area.ErrUnequal, got, want, err)
 	}
-	out.Recorder.Add(round, ferula, pushHTTPCPU, area.Seconds, used.Seconds()/float64(len(requests)))
+	b.Add(round, ferula, pushHTTPCPU, area.Seconds, used.Seconds()/float64(len(requests)))
 	return nil
 }
 
 // total requests the flame graph of all profiles, and returns its total bytes.
 func (s *server) total(ctx context.Context, startMS, endMS int64) (int64, error) {
-	request, err := proto.Marshal(&profilepb.SelectMergeStacktracesRequest{ProfileTypeID: heapType.String(), LabelSelector: "{}", Start: startMS, End: endMS})
+	request, err := MergeRequest("{}", startMS, endMS)
 	if err != nil {
 		return 0, err
 	}
@@ -105,9 +89,5 @@ func (s *server) total(ctx context.Context, startMS, endMS int64) (int64, error)
 	if err != nil {
 		return 0, err
 	}
-	var response profilepb.SelectMergeStacktracesResponse
-	if err := proto.Unmarshal(body, &response); err != nil {
-		return 0, err
-	}
-	return response.GetFlamegraph().GetTotal(), nil
+	return MergedTotal(body)
 }

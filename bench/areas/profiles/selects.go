@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"sort"
 
 	"github.com/parquet-go/parquet-go"
@@ -15,6 +14,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 	series "github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/query"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 // turns is the number of readings of each side in a round. The sides take turns.
@@ -24,8 +24,7 @@ const turns = 5
 type selectCase struct {
 	what   string
 	req    series.SeriesRequest
-	rows   int
-	counts bool // the goals of exemplars include it
+	counts bool // it is compared with the naive reader
 }
 
 func seriesRequest(minutes int64, groupBy ...string) series.SeriesRequest {
@@ -38,51 +37,47 @@ func seriesRequest(minutes int64, groupBy ...string) series.SeriesRequest {
 
 func selectCases(rows, datasets int) []selectCase {
 	name := fmt.Sprintf("%d rows, %d datasets", rows, datasets)
-	all := []selectCase{{what: name + ", 60 min", req: seriesRequest(60), rows: rows, counts: true}}
+	all := []selectCase{{what: name + ", 60 min", req: seriesRequest(60), counts: true}}
 	if rows <= 3000 {
 		for _, minutes := range []int64{1, 5, 15} {
-			all = append(all, selectCase{what: fmt.Sprintf("%s, %d min", name, minutes), req: seriesRequest(minutes), rows: rows})
+			all = append(all, selectCase{what: fmt.Sprintf("%s, %d min", name, minutes), req: seriesRequest(minutes)})
 		}
 	}
-	all = append(all, selectCase{what: name + ", 60 min, by service", req: seriesRequest(60, series.LabelService), rows: rows})
+	all = append(all, selectCase{what: name + ", 60 min, by service", req: seriesRequest(60, series.LabelService)})
 	return all
 }
 
-func selects(ctx context.Context, env area.Env, out *area.Outcome) error {
-	ratios := map[string]float64{"time": math.NaN(), "allocs": math.NaN(), "bytes": math.NaN(), "naive": math.NaN()}
+func selects(ctx context.Context, b *area.Bench) error {
+	worst := math.NaN()
 	for _, size := range [][2]int{{3000, 1}, {3000, 6}, {3000, 100}, {100_000, 1}, {100_000, 100}, {1_000_000, 1}, {1_000_000, 100}} {
-		if err := selectsOf(ctx, env, out, size[0], size[1], ratios); err != nil {
-			return fmt.Errorf("%d rows, %d datasets: %w", size[0], size[1], err)
+		rows, datasets := size[0], size[1]
+		if b.Short && rows > 100_000 {
+			continue // it takes minutes to push
+		}
+		err := inStore("", store.Options{}, func(s *store.Store, dir string) error {
+			if err := pushRows(ctx, s, rows, datasets); err != nil {
+				return err
+			}
+			files, err := blocksIn(dir, 1)
+			if err != nil {
+				return err
+			}
+			e := query.New(query.Options{}, s)
+			for _, q := range selectCases(rows, datasets) {
+				if err := measureSelect(ctx, b, e, files[0], q); err != nil {
+					return fmt.Errorf("%s: %w", q.what, err)
+				}
+				if q.counts {
+					worst = worse(worst, b.Over(with, naive, "time: "+q.what))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%d rows, %d datasets: %w", rows, datasets, err)
 		}
 	}
-	out.Measure("profiles/select-vs-naive", ratios["naive"])
-	return nil
-}
-
-func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datasets int, ratios map[string]float64) (err error) {
-	dir, remove, err := tempDir()
-	if err != nil {
-		return err
-	}
-	defer remove()
-	s, err := openStore(dir, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	if err := pushRows(ctx, s, rows, datasets); err != nil {
-		return err
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "profiles", tenant, "*", "profiles.parquet"))
-	if err != nil || len(files) != 1 {
-		return fmt.Errorf("%d blocks: %w", len(files), err)
-	}
-	e := query.New(query.Options{}, s)
-	for _, q := range selectCases(rows, datasets) {
-		if err := measureSelect(ctx, env, out, e, files[0], q, datasets, ratios); err != nil {
-			return fmt.Errorf("%s: %w", q.what, err)
-		}
-	}
+	b.Measure("profiles/select-vs-naive", worst)
 	return nil
 }
 
@@ -91,7 +86,7 @@ func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datas
 const slicesOfReading = 9
 
 // measureSides measures a request without and with exemplars, in turns: time and allocations.
-func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, req series.SeriesRequest, what string) error {
+func measureSides(ctx context.Context, b *area.Bench, e *query.Engine, req series.SeriesRequest, what string) error {
 	run := func(exemplars bool) func() error {
 		req := req
 		req.Exemplars = exemplars
@@ -108,7 +103,7 @@ func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query
 		name string
 		run  func() error
 	}{{plain, run(false)}, {with, run(true)}}
-	for round := 1; round <= turns*env.Rounds; round++ {
+	for round := 1; round <= turns*b.Rounds; round++ {
 		slices := make([][]float64, len(sides))
 		for range slicesOfReading {
 			for i, side := range sides {
@@ -121,7 +116,7 @@ func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query
 		}
 		for i, side := range sides {
 			sort.Float64s(slices[i])
-			out.Recorder.Add(round, side.name, "time: "+what, area.Seconds, slices[i][slicesOfReading/2])
+			b.Add(round, side.name, "time: "+what, area.Seconds, slices[i][slicesOfReading/2])
 		}
 	}
 	for _, side := range sides {
@@ -129,31 +124,20 @@ func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query
 		if err != nil {
 			return err
 		}
-		out.Recorder.Add(1, side.name, "allocations: "+what, area.Count, allocs)
-		out.Recorder.Add(1, side.name, "bytes allocated: "+what, area.Bytes, bytes)
+		b.Add(1, side.name, "allocations: "+what, area.Count, allocs)
+		b.Add(1, side.name, "bytes allocated: "+what, area.Bytes, bytes)
 	}
 	return nil
 }
 
-func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, file string, q selectCase, datasets int, ratios map[string]float64) error {
-	if err := compareSelect(ctx, e, file, q); err != nil {
+func measureSelect(ctx context.Context, b *area.Bench, e *query.Engine, file string, q selectCase) error {
+	if err := errors.Join(compareSelect(ctx, e, file, q), measureSides(ctx, b, e, q.req, q.what)); err != nil || !q.counts {
 		return err
-	}
-	if err := measureSides(ctx, env, out, e, q.req, q.what); err != nil {
-		return err
-	}
-	if !q.counts {
-		return nil
 	}
 	t, err := times(func() error { _, err := naiveSelect(file, &q.req); return err })
-	if err != nil {
-		return err
-	}
-	out.Recorder.Add(1, naive, "time: "+q.what, area.Seconds, t)
-	ratio := func(what string) float64 { return out.Recorder.Over(with, plain, what+": "+q.what) }
-	ratios["naive"] = worse(ratios["naive"], out.Recorder.Over(with, naive, "time: "+q.what))
-	env.Logf("%s: with exemplars %.3f of time, %.3f of allocations, %.3f of bytes", q.what, ratio("time"), ratio("allocations"), ratio("bytes allocated"))
-	return nil
+	b.Add(1, naive, "time: "+q.what, area.Seconds, t)
+	b.Logf("%s: with exemplars %.3f of time", q.what, b.Over(with, plain, "time: "+q.what))
+	return err
 }
 
 // naiveRow has the columns that the result needs.

@@ -1,11 +1,8 @@
 package profiles
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,11 +16,8 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
-// server is a running ferula serve and a client of its profile API.
-type server struct {
-	*proc.Server
-	http *http.Client
-}
+// server is a running ferula serve.
+type server struct{ *area.Side }
 
 // Paths of the API.
 const (
@@ -32,50 +26,30 @@ const (
 	mergePath  = "/querier.v1.QuerierService/SelectMergeStacktraces"
 )
 
-// serve starts ferula serve over a directory of profiles. Its limits of rate and age do not apply to the bench's profiles, and
-// it does not profile itself.
-func serve(ctx context.Context, env area.Env, out *area.Outcome, dir string) (*server, error) {
-	program, err := env.Programs.Get(ctx, peer.Ferula)
+// serve calls work while ferula serve runs over a directory of profiles. Its limits of rate and age do not apply to the bench's
+// profiles, and it does not profile itself.
+func serve(ctx context.Context, b *area.Bench, dir string, work func(s *server) error) error {
+	program, err := b.Program(ctx, peer.Ferula)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if len(out.Versions) == 0 {
-		out.Versions = append(out.Versions, program.Version)
+	s := &server{b.Side(ferula, program, ".")}
+	launch := func(*area.Side) (proc.Spec, error) {
+		config := filepath.Join(dir, "prometheus.yml")
+		return program.Serve(s.Log(), dir, config, "--no-profiles.self", "--storage.profiles.retention.time=0s",
+			"--profiles.limit.rate=1GB", "--profiles.limit.burst=1GB", "--profiles.limit.age=20y"), os.WriteFile(config, nil, 0o644)
 	}
-	config, log := filepath.Join(dir, "prometheus.yml"), filepath.Join(env.Cache, "run", "profiles.log")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), os.WriteFile(config, nil, 0o644)); err != nil {
-		return nil, err
-	}
-	s, err := proc.Start(ctx, program.Serve(peer.TSDB{Dir: dir, Config: config, Log: log, More: []string{
-		"--no-profiles.self", "--storage.profiles.retention.time=0s", "--profiles.limit.rate=1GB", "--profiles.limit.burst=1GB", "--profiles.limit.age=20y",
-	}}))
-	if err != nil {
-		return nil, err
-	}
-	return &server{s, &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: clients}}}, nil
+	return b.With(ctx, launch, func() error { return work(s) }, s.Side)
 }
 
-func (s *server) stop() error {
-	s.http.CloseIdleConnections()
-	return s.Stop()
+// Call returns the request of an encoded message.
+func Call(path string, message []byte) proc.Request {
+	return proc.Request{Path: path, Body: message, Header: http.Header{"Content-Type": {"application/proto"}}}
 }
 
 // call posts an encoded request and returns the encoded response.
 func (s *server) call(ctx context.Context, path string, request []byte) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL()+path, bytes.NewReader(request))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Content-Type", "application/proto")
-	response, err := s.http.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %w %s: %.500s", path, proc.ErrStatus, response.Status, body)
-	}
+	body, _, err := s.Fetch(ctx, Call(path, request))
 	return body, err
 }
 
@@ -84,7 +58,7 @@ const seriesCalls = 100
 
 // measureSeries measures the server's CPU for a request without exemplars and one with exemplars. It returns the response with
 // exemplars. Both responses are compared with the pushed profiles.
-func (s *server) measureSeries(ctx context.Context, env area.Env, out *area.Outcome, req *series.SeriesRequest, pushed *fleet, what string) (last *profilepb.SelectSeriesResponse, err error) {
+func (s *server) measureSeries(ctx context.Context, b *area.Bench, req *series.SeriesRequest, pushed *fleet, what string) (last *profilepb.SelectSeriesResponse, err error) {
 	want := pushed.expected(req)
 	var requests [2][]byte
 	for i, side := range []string{plain, with} {
@@ -107,7 +81,7 @@ func (s *server) measureSeries(ctx context.Context, env area.Env, out *area.Outc
 			return nil, fmt.Errorf("response %s: %w", side, err)
 		}
 	}
-	for round := 1; round <= env.Rounds; round++ {
+	return last, b.EachRound(what, func(round int) error {
 		for i, side := range []string{plain, with} {
 			used, err := s.CPUDuring(ctx, func() error {
 				for range seriesCalls {
@@ -118,10 +92,10 @@ func (s *server) measureSeries(ctx context.Context, env area.Env, out *area.Outc
 				return nil
 			})
 			if err != nil {
-				return nil, err
+				return err
 			}
-			out.Recorder.Add(round, side, what, area.Seconds, used.Seconds()/seriesCalls)
+			b.Add(round, side, what, area.Seconds, used.Seconds()/seriesCalls)
 		}
-	}
-	return last, nil
+		return nil
+	})
 }

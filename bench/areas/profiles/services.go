@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -27,63 +28,50 @@ const (
 	ofOne = "one service of ten"
 )
 
-// oneService measures the cost of the profiles of one service, as a share of the cost of
-// all services.
-func oneService(ctx context.Context, env area.Env, out *area.Outcome) error {
-	dir, remove, err := tempDir()
-	if err != nil {
-		return err
-	}
-	defer remove()
+// oneService measures the cost of the profiles of one service, as a share of the cost of all services.
+func oneService(ctx context.Context, b *area.Bench) error {
 	n := profilesWhole
-	if env.Short {
+	if b.Short {
 		n /= 5
 	}
-	wants, err := pushServices(ctx, dir, n)
+	return inDir("", func(dir string) error { return oneServiceIn(ctx, b, dir, n) })
+}
+
+func oneServiceIn(ctx context.Context, b *area.Bench, dir string, n int) error {
+	pushed, totals, err := heapPushes(n, mergeServices)
 	if err != nil {
 		return err
 	}
-	for round := 1; round <= env.Rounds; round++ {
-		for _, side := range []string{ofAll, ofOne} {
-			cpu, symbols, err := mergeOnce(ctx, dir, side, wants[side])
-			if err != nil {
-				return fmt.Errorf("merge of %s: %w", side, err)
-			}
-			out.Recorder.Add(round, ferula, mergeCPU+", "+side, area.Seconds, cpu)
-			out.Recorder.Add(round, ferula, mergeSymbols+", "+side, area.Bytes, symbols)
-		}
-	}
-	rec := &out.Recorder
-	worst, from := 0.0, []string(nil)
-	for _, what := range []string{mergeCPU, mergeSymbols} {
-		ratio := area.Over(rec.Median(ferula, what+", "+ofOne), rec.Median(ferula, what+", "+ofAll))
-		env.Logf("%s: one of ten over all %.3f", what, ratio)
-		worst, from = worse(worst, ratio), append(from, what+", "+ofOne, what+", "+ofAll)
-	}
-	out.Measure("profiles/merge-one-service", worst, from...)
-	out.Notes = append(out.Notes, fmt.Sprintf("One service: %d profiles of %d services in one block, of which a flame graph is made by a store that was just opened; symbols read are the bytes of the decoded symbols that the store counts afterwards. The CPU of collections of garbage in which there was no merge is subtracted on both sides.", n, mergeServices))
-	return nil
-}
-
-// pushServices writes one block and returns the bytes in it.
-func pushServices(ctx context.Context, dir string, n int) (wants map[string]int64, err error) {
-	pushed, totals, err := heapPushes(n, mergeServices)
-	if err != nil {
-		return nil, err
-	}
-	s, err := openStore(dir, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	wants = map[string]int64{}
+	wants := map[string]int64{}
 	for i, total := range totals {
 		wants[ofAll] += total
 		if i%mergeServices == 0 {
 			wants[ofOne] += total
 		}
 	}
-	return wants, errors.Join(pushAll(ctx, s, pushed), s.Flush(ctx))
+	err = inStore(dir, store.Options{}, func(s *store.Store, _ string) error { return errors.Join(pushAll(ctx, s, pushed), s.Flush(ctx)) })
+	if err != nil {
+		return err
+	}
+	err = b.EachRound(mergeCPU, func(round int) error {
+		for _, side := range []string{ofAll, ofOne} {
+			cpu, symbols, err := mergeOnce(ctx, dir, side, wants[side])
+			if err != nil {
+				return fmt.Errorf("merge of %s: %w", side, err)
+			}
+			b.Add(round, ferula, mergeCPU+", "+side, area.Seconds, cpu)
+			b.Add(round, ferula, mergeSymbols+", "+side, area.Bytes, symbols)
+		}
+		return nil
+	})
+	worst, from := math.NaN(), []string(nil)
+	for _, what := range []string{mergeCPU, mergeSymbols} {
+		one, all := what+", "+ofOne, what+", "+ofAll
+		worst, from = worse(worst, area.Over(b.Median(ferula, one), b.Median(ferula, all))), append(from, one, all)
+	}
+	b.Measure("profiles/merge-one-service", worst, from...)
+	b.Note(fmt.Sprintf("One service: %d profiles of %d services in one block, of which a flame graph is made by a store that was just opened; symbols read are the bytes of the decoded symbols that the store counts afterwards. The CPU of collections of garbage in which there was no merge is subtracted on both sides.", n, mergeServices))
+	return err
 }
 
 // mergeOnce merges the profiles of a side and checks their sum.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"sync"
 
 	googlepprof "github.com/google/pprof/profile"
 
 	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/proc"
 	series "github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/query"
 
@@ -25,7 +25,7 @@ const (
 )
 
 // whole measures operations on whole profiles: pushes, bytes and merges.
-func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
+func whole(ctx context.Context, b *area.Bench) (err error) {
 	pushed, totals, err := heapPushes(profilesWhole, services)
 	if err != nil {
 		return err
@@ -34,47 +34,46 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	for i := range pushed {
 		gz += len(pushed[i].Raw)
 	}
-	env.Logf("%d profiles of %d bytes, gzipped", len(pushed), gz/len(pushed))
-	if err := pushes(ctx, env, out, pushed[:profilesPushed]); err != nil {
+	b.Logf("%d profiles of %d bytes, gzipped", len(pushed), gz/len(pushed))
+	if err := pushes(ctx, b, pushed[:profilesPushed]); err != nil {
 		return err
 	}
-	if err := pushesOverHTTP(ctx, env, out, pushed[:profilesPushed], totals); err != nil {
+	if err := pushesOverHTTP(ctx, b, pushed[:profilesPushed], totals); err != nil {
 		return err
 	}
-	dir, remove, err := tempDir()
-	if err != nil {
-		return err
-	}
-	defer remove()
-	s, err := openStore(dir, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	for part := range 4 { // four blocks, which compaction merges into one
-		if err := pushAll(ctx, s, pushed[part*len(pushed)/4:(part+1)*len(pushed)/4]); err != nil {
+	return inStore("", store.Options{}, func(s *store.Store, dir string) error {
+		for part := range 4 { // four blocks, which compaction merges into one
+			if err := errors.Join(pushAll(ctx, s, pushed[part*len(pushed)/4:(part+1)*len(pushed)/4]), s.Flush(ctx)); err != nil {
+				return err
+			}
+		}
+		flushed := bytesBelow(filepath.Join(dir, "profiles"))
+		cpu, err := used(func() error { return s.Compact(ctx) })
+		if err != nil {
 			return err
 		}
-		if err := s.Flush(ctx); err != nil {
+		b.Add(1, ferula, compactionCPU, area.Seconds, cpu/profilesWhole)
+		measurePush(b)
+		if _, err := blocksIn(dir, 1); err != nil {
 			return err
 		}
+		b.Add(1, naive, "bytes a profile: pushed, gzipped", area.Bytes, float64(gz)/profilesWhole)
+		b.Add(1, ferula, "bytes a profile: flushed", area.Bytes, flushed/profilesWhole)
+		b.Add(1, ferula, compactedBytes, area.Bytes, bytesBelow(filepath.Join(dir, "profiles"))/profilesWhole)
+		b.Own("profiles/bytes-per-profile", 1, compactedBytes)
+		return merges(ctx, b, s, pushed)
+	})
+}
+
+const compactedBytes = "bytes a profile: compacted"
+
+// blocksIn returns the files of the blocks in the directory of a store, which must be so many.
+func blocksIn(dir string, want int) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "profiles", tenant, "*", "profiles.parquet"))
+	if err == nil && len(files) != want {
+		err = fmt.Errorf("%w: %d blocks, want %d", area.ErrUnequal, len(files), want)
 	}
-	flushed := bytesBelow(filepath.Join(dir, "profiles"))
-	cpu, err := used(func() error { return s.Compact(ctx) })
-	if err != nil {
-		return err
-	}
-	out.Recorder.Add(1, ferula, compactionCPU, area.Seconds, cpu/profilesWhole)
-	measurePush(out)
-	if n, err := filepath.Glob(filepath.Join(dir, "profiles", tenant, "*", "profiles.parquet")); err != nil || len(n) != 1 {
-		return fmt.Errorf("%d blocks after compaction: %w", len(n), err)
-	}
-	out.Recorder.Add(1, naive, "bytes a profile: pushed, gzipped", area.Bytes, float64(gz)/profilesWhole)
-	out.Recorder.Add(1, ferula, "bytes a profile: flushed", area.Bytes, flushed/profilesWhole)
-	compacted := bytesBelow(filepath.Join(dir, "profiles"))
-	out.Recorder.Add(1, ferula, "bytes a profile: compacted", area.Bytes, compacted/profilesWhole)
-	out.Measure("profiles/bytes-per-profile", compacted/profilesWhole, "bytes a profile: compacted")
-	return merges(ctx, env, out, s, pushed)
+	return files, err
 }
 
 // bytesBelow returns the bytes of the blocks. The log is empty at that time.
@@ -92,67 +91,47 @@ func bytesBelow(dir string) (sum float64) {
 
 // pushAll pushes one profile at a time, from several clients at once.
 func pushAll(ctx context.Context, s *store.Store, pushed []series.RawProfile) error {
-	errs := make([]error, clients)
-	var running sync.WaitGroup
-	for c := range clients {
-		running.Go(func() {
-			for i := c; i < len(pushed) && errs[c] == nil; i += clients {
-				errs[c] = s.Append(ctx, tenant, pushed[i:i+1])
+	return proc.Parallel(clients, func(c int) error {
+		for i := c; i < len(pushed); i += clients {
+			if err := s.Append(ctx, tenant, pushed[i:i+1]); err != nil {
+				return err
 			}
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
+		}
+		return nil
+	})
 }
 
-func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []series.RawProfile) error {
-	const what = pushCPU
-	for round := 1; round <= env.Rounds; round++ {
-		parse, err := used(func() error {
-			for i := range pushed {
-				p, err := googlepprof.ParseData(pushed[i].Raw)
-				if err != nil {
-					return err
-				}
-				if len(p.Sample) != samples {
-					return fmt.Errorf("%w: %d samples", area.ErrUnequal, len(p.Sample))
-				}
+func pushes(ctx context.Context, b *area.Bench, pushed []series.RawProfile) error {
+	each := func(round int, side, what string, f func() error) error {
+		t, err := used(f)
+		b.Add(round, side, what, area.Seconds, t/float64(len(pushed)))
+		return err
+	}
+	parse := func() error {
+		for i := range pushed {
+			p, err := googlepprof.ParseData(pushed[i].Raw)
+			if err == nil && len(p.Sample) != samples {
+				err = fmt.Errorf("%w: %d samples", area.ErrUnequal, len(p.Sample))
 			}
-			return nil
-		})
-		if err != nil {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return b.EachRound(pushCPU, func(round int) error {
+		if err := each(round, naive, pushCPU, parse); err != nil {
 			return err
 		}
-		out.Recorder.Add(round, naive, what, area.Seconds, parse/float64(len(pushed)))
-		if err := pushOnce(ctx, out, round, what, pushed); err != nil {
-			return err
-		}
-	}
-	return nil
+		return inStore("", store.Options{}, func(s *store.Store, _ string) error {
+			return errors.Join(
+				each(round, ferula, pushCPU, func() error { return pushAll(ctx, s, pushed) }),
+				each(round, ferula, flushCPU, func() error { return s.Flush(ctx) }))
+		})
+	})
 }
 
-func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pushed []series.RawProfile) (err error) {
-	dir, remove, err := tempDir()
-	if err != nil {
-		return err
-	}
-	defer remove()
-	s, err := openStore(dir, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	push, err := used(func() error { return pushAll(ctx, s, pushed) })
-	if err != nil {
-		return err
-	}
-	out.Recorder.Add(round, ferula, what, area.Seconds, push/float64(len(pushed)))
-	flush, err := used(func() error { return s.Flush(ctx) })
-	out.Recorder.Add(round, ferula, flushCPU, area.Seconds, flush/float64(len(pushed)))
-	return err
-}
-
-func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store, pushed []series.RawProfile) error {
+func merges(ctx context.Context, b *area.Bench, s *store.Store, pushed []series.RawProfile) error {
 	e := query.New(query.Options{}, s)
 	few := &series.MergeRequest{Tenant: tenant, Type: heapType, StartMS: epochMS, EndMS: timeOf(profilesMerged-1) / 1e6}
 	all := *few
@@ -164,13 +143,13 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 		return err
 	}
 	const what = "CPU: merge of 2,000 profiles"
-	for round := 1; round <= env.Rounds; round++ {
+	for round := 1; round <= b.Rounds; round++ {
 		if round == 1 { // a run takes seconds, mostly for garbage collection
 			t, err := used(naiveMerge)
 			if err != nil {
 				return err
 			}
-			out.Recorder.Add(round, naive, what, area.Seconds, t)
+			b.Add(round, naive, what, area.Seconds, t)
 			for _, sample := range merged.Sample {
 				want += sample.Value[1]
 			}
@@ -191,19 +170,19 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 		if got != want || nodes < functions {
 			return fmt.Errorf("%w: the flame graph has %d of %d bytes and %d names", area.ErrUnequal, got, want, nodes)
 		}
-		out.Recorder.Add(round, ferula, what, area.Seconds, t)
+		b.Add(round, ferula, what, area.Seconds, t)
 		if t, err = used(func() error { _, err := e.MergeFlame(ctx, &all); return err }); err != nil {
 			return err
 		}
-		out.Recorder.Add(round, ferula, "CPU: merge of 10,000 profiles", area.Seconds, t)
+		b.Add(round, ferula, "CPU: merge of 10,000 profiles", area.Seconds, t)
 		one := all
 		one.IDs = []series.ID{pushed[4711].ID}
 		if t, err = times(func() error { _, err := e.MergeFlame(ctx, &one); return err }); err != nil {
 			return err
 		}
-		out.Recorder.Add(round, ferula, "time: one profile by its id", area.Seconds, t)
+		b.Add(round, ferula, "time: one profile by its id", area.Seconds, t)
 	}
-	out.Measure("profiles/merge-vs-naive", out.Recorder.Over(ferula, naive, what), what)
+	b.Measure("profiles/merge-vs-naive", b.Over(ferula, naive, what), what)
 	return nil
 }
 

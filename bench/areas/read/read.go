@@ -8,17 +8,14 @@ package read
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,109 +23,87 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/ferula-io/ferula/bench/area"
-	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
-var Area = area.Area{Name: "read", About: "ferula read from ferula serve, to each format", Run: run}
-
-const (
-	series  = 10_000
-	hours   = 8
-	stepMS  = 15_000
-	samples = series * hours * 3600_000 / stepMS // 19.2 million
-
-	rssAnonInterval = 2 * time.Millisecond
-)
-
-var spec = blocks.Spec{
-	Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: hours * 3600_000 / stepMS,
-	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
+var Area = area.Area{
+	Name: "read", About: "ferula read from ferula serve, to each format",
+	Sides: []string{"CSV", "OpenMetrics", "JSON lines", "blocks", "Parquet"}, Run: run,
 }
 
-// format is one format of output, a column of the table. bytes is the size of its first output, 0 before that.
-type format struct {
-	name, file string
-	bytes      int64
+const rssAnonInterval = 2 * time.Millisecond
+
+// files are the names of the output in each format.
+var files = map[string]string{
+	"CSV": "out.csv", "OpenMetrics": "out.om", "JSON lines": "out.jsonl", "blocks": "blocks", "Parquet": "out.parquet",
 }
+
+var spec = area.Floats(8)
+
+var samples = spec.Series * spec.Samples // 19.2 million
 
 // bench is one run of the area.
 type bench struct {
-	env     area.Env
-	dir     string
-	ferula  peer.Program
-	server  *proc.Server
-	formats []format
-	out     *area.Outcome
+	*area.Bench
+	serve *area.Side
 }
 
-func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
-	b := &bench{env: env, dir: filepath.Join(env.Cache, "run", "read"), out: &area.Outcome{}, formats: []format{
-		{"CSV", "out.csv", 0}, {"OpenMetrics", "out.om", 0}, {"JSON lines", "out.jsonl", 0}, {"blocks", "blocks", 0}, {"Parquet", "out.parquet", 0},
-	}}
-	for _, f := range b.formats {
-		b.out.Sides = append(b.out.Sides, f.name)
-	}
-	env.Logf("blocks: %d series x %d samples", spec.Series, spec.Samples)
-	data, err := blocks.Ensure(ctx, env.Cache, spec)
+func run(ctx context.Context, of *area.Bench) error {
+	program, err := of.Program(ctx, peer.Ferula)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if b.ferula, err = env.Programs.Get(ctx, peer.Ferula); err != nil {
-		return nil, err
-	}
-	b.out.Versions = append(b.out.Versions, b.ferula.Version)
-	config := filepath.Join(b.dir, "prometheus.yml")
-	if err := errors.Join(blocks.Copy(data, filepath.Join(b.dir, "data")), os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644)); err != nil {
-		return nil, err
-	}
-	if b.server, err = proc.Start(ctx, b.ferula.Serve(peer.TSDB{Dir: filepath.Join(b.dir, "data"), Config: config, Log: filepath.Join(b.dir, "log")})); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, b.server.Stop()) }()
-	if err := b.check(ctx); err != nil {
-		return nil, err
-	}
-	for round := 1; round <= env.Rounds; round++ {
-		for i := range b.formats {
-			if err := b.measure(ctx, round, &b.formats[i]); err != nil {
-				return nil, fmt.Errorf("%s: %w", b.formats[i].name, err)
-			}
+	b := &bench{of, of.Side("serve", program, ".")}
+	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec}), func() error {
+		if err := b.check(ctx); err != nil {
+			return err
 		}
-		env.Logf("round %d of %d", round, env.Rounds)
+		return b.EachRound("formats", func(round int) error {
+			for _, format := range b.Sides {
+				if err := b.measure(ctx, round, format); err != nil {
+					return fmt.Errorf("%s: %w", format, err)
+				}
+			}
+			return nil
+		})
+	}, b.serve)
+	if err != nil {
+		return err
 	}
-	b.conclude()
-	return b.out, nil
+	b.Own("read/anon-mib", area.MiB, growth)
+	b.Note(
+		fmt.Sprintf("%d series x %d samples of 15-digit floats over 8 h, read in four windows by remote read from ferula serve on the same machine; %d samples in all.", spec.Series, spec.Samples, samples),
+		"Growth is the peak of RssAnon of a process that exports everything, less the peak of one that exports a metric that does not exist; CPU is that of the exporting process, from its start to its end.",
+		"Seconds include joining the four parts and fsync, and the server, which shares the machine's processors.",
+	)
+	return nil
 }
 
 // check exports to Parquet, reads the file back, and compares it with the results of PromQL for the same range.
 func (b *bench) check(ctx context.Context) error {
-	path := filepath.Join(b.dir, "out.parquet")
-	if _, err := b.export(ctx, spec.Metric, "out.parquet"); err != nil {
+	if _, err := b.export(ctx, spec.Metric, files["Parquet"]); err != nil {
 		return err
 	}
-	count, sum, err := totals(path)
+	count, sum, err := totals(filepath.Join(b.Dir, files["Parquet"]))
 	if err != nil {
 		return err
 	}
-	if count != samples {
+	if count != int64(samples) {
 		return fmt.Errorf("%w: the file has %d samples, want %d", area.ErrUnequal, count, samples)
 	}
-	selector := fmt.Sprintf("(%s[%dh])", spec.Metric, hours)
-	wantCount, err := b.evaluate(ctx, "sum(count_over_time"+selector+")")
-	if err != nil {
-		return err
+	for function, got := range map[string]float64{"count_over_time": float64(count), "sum_over_time": sum} {
+		expr := fmt.Sprintf("sum(%s(%s[8h]))", function, spec.Metric)
+		v, err := area.Instant(ctx, b.serve.Server, expr, time.UnixMilli(spec.EndMS()-1))
+		if err != nil {
+			return err
+		}
+		if len(v) != 1 || math.Abs(got-float64(v[0].Value)) > 1e-9*math.Abs(got) {
+			return fmt.Errorf("%w: %s is %v in the file, in PromQL %v", area.ErrUnequal, function, got, v)
+		}
 	}
-	wantSum, err := b.evaluate(ctx, "sum(sum_over_time"+selector+")")
-	if err != nil {
-		return err
-	}
-	if wantCount != float64(count) || math.Abs(sum-wantSum) > 1e-9*math.Abs(wantSum) {
-		return fmt.Errorf("%w: the file has %d samples of sum %g, PromQL %g of sum %g", area.ErrUnequal, count, sum, wantCount, wantSum)
-	}
-	b.env.Logf("the Parquet file has %d samples of sum %g, and so has PromQL", count, sum)
+	b.Logf("the Parquet file has %d samples of sum %g, and so has PromQL", count, sum)
 	return nil
 }
 
@@ -169,25 +144,6 @@ func totals(path string) (count int64, sum float64, err error) {
 	}
 }
 
-// evaluate returns the value of an expression with one sample, at the end of the range.
-func (b *bench) evaluate(ctx context.Context, expr string) (float64, error) {
-	at := strconv.FormatFloat(float64(spec.EndMS()-1)/1000, 'f', 3, 64)
-	body, _, err := b.server.Fetch(ctx, proc.Request{Path: "/api/v1/query", Query: url.Values{"query": {expr}, "time": {at}}})
-	if err != nil {
-		return 0, err
-	}
-	var response struct {
-		Data struct{ Result []struct{ Value [2]any } }
-	}
-	if err := json.Unmarshal(body, &response); err != nil {
-		return 0, err
-	}
-	if len(response.Data.Result) != 1 {
-		return 0, fmt.Errorf("%s: %w", expr, area.ErrEmpty)
-	}
-	return strconv.ParseFloat(fmt.Sprint(response.Data.Result[0].Value[1]), 64)
-}
-
 // exported is the cost of one run: sizes in bytes, CPU and elapsed time.
 type exported struct {
 	bytes, peak  int64
@@ -196,13 +152,12 @@ type exported struct {
 
 // export runs ferula read as a process. It returns an error unless the process reports that it has written every sample.
 func (b *bench) export(ctx context.Context, metric, file string) (e exported, err error) {
-	path := filepath.Join(b.dir, file)
+	path := filepath.Join(b.Dir, file)
 	if err := errors.Join(os.RemoveAll(path), os.RemoveAll(path+".partial")); err != nil { // the latter is left by a run that was stopped
 		return e, err
 	}
-	second := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
-	cmd := exec.CommandContext(ctx, b.ferula.Path, "read", "--url="+b.server.URL(), "--match="+metric,
-		"--start="+second(spec.StartMS), "--end="+second(spec.EndMS()-1), "--output="+path)
+	cmd := exec.CommandContext(ctx, b.serve.Program.Path, "read", "--url="+b.serve.URL(), "--match="+metric,
+		"--start="+area.Secs(spec.StartMS), "--end="+area.Secs(spec.EndMS()-1), "--output="+path)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, peer.RuntimeEnv()...)
@@ -211,18 +166,9 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 	if err := cmd.Start(); err != nil {
 		return e, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	for running := true; running; {
-		if anon, err := proc.Anon(cmd.Process.Pid); err == nil {
-			e.peak = max(e.peak, anon)
-		}
-		select {
-		case err = <-ended:
-			running = false
-		case <-time.After(rssAnonInterval):
-		}
-	}
+	stop := proc.Watch(cmd.Process.Pid, rssAnonInterval, func(_ time.Duration, anon int64) { e.peak = max(e.peak, anon) })
+	err = cmd.Wait()
+	stop()
 	e.elapsed, e.cpu = time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 	if err != nil {
 		return e, fmt.Errorf("ferula read: %w: %s", err, stderr.Bytes())
@@ -248,46 +194,30 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 }
 
 const (
-	idle    = "peak of RssAnon: no series"
-	growth  = "growth of RssAnon over the export of no series"
-	cpu     = "CPU"
-	elapsed = "seconds"
-	size    = "bytes of the result"
-	perByte = "bytes a sample"
+	idle   = "peak of RssAnon: no series"
+	growth = "growth of RssAnon over the export of no series"
+	size   = "bytes of the result"
 )
 
 // measure exports once without series and once with all of them.
-func (b *bench) measure(ctx context.Context, round int, f *format) error {
-	none, err := b.export(ctx, "nothing", f.file)
+func (b *bench) measure(ctx context.Context, round int, format string) error {
+	file := files[format]
+	none, err := b.export(ctx, "nothing", file)
 	if err != nil {
 		return err
 	}
-	e, err := b.export(ctx, spec.Metric, f.file)
+	e, err := b.export(ctx, spec.Metric, file)
+	if err == nil {
+		err = b.SameLength(format, size, e.bytes)
+	}
 	if err != nil {
 		return err
 	}
-	if f.bytes == 0 {
-		f.bytes = e.bytes
-	}
-	if e.bytes != f.bytes || e.bytes == 0 {
-		return fmt.Errorf("%w: %d bytes, %d before", area.ErrUnequal, e.bytes, f.bytes)
-	}
-	tape := &b.out.Recorder
-	tape.Add(round, f.name, idle, area.Bytes, float64(none.peak))
-	tape.Add(round, f.name, growth, area.Bytes, float64(max(0, e.peak-none.peak)))
-	tape.Add(round, f.name, elapsed, area.Seconds, e.elapsed.Seconds())
-	tape.Add(round, f.name, cpu, area.Seconds, e.cpu.Seconds())
-	tape.Add(round, f.name, size, area.Bytes, float64(e.bytes))
-	tape.Add(round, f.name, perByte, area.Count, float64(e.bytes)/samples)
-	return os.RemoveAll(filepath.Join(b.dir, f.file))
-}
-
-// conclude computes the measures of the goals.
-func (b *bench) conclude() {
-	b.out.Measure("read/anon-mib", b.out.Recorder.Median("Parquet", growth)/(1<<20), growth, idle)
-	b.out.Notes = append(b.out.Notes,
-		fmt.Sprintf("%d series x %d samples of 15-digit floats over %d h, read in four windows by remote read from ferula serve on the same machine; %d samples in all.", series, spec.Samples, hours, samples),
-		"Growth is the peak of RssAnon of a process that exports everything, less the peak of one that exports a metric that does not exist; CPU is that of the exporting process, from its start to its end.",
-		"Seconds include joining the four parts and fsync, and the server, which shares the machine's processors.",
-	)
+	b.Add(round, format, idle, area.Bytes, float64(none.peak))
+	b.Add(round, format, growth, area.Bytes, float64(max(0, e.peak-none.peak)))
+	b.Add(round, format, "seconds", area.Seconds, e.elapsed.Seconds())
+	b.Add(round, format, "CPU", area.Seconds, e.cpu.Seconds())
+	b.Add(round, format, size, area.Bytes, float64(e.bytes))
+	b.Add(round, format, "bytes a sample", area.Count, float64(e.bytes)/float64(samples))
+	return os.RemoveAll(filepath.Join(b.Dir, file))
 }

@@ -2,7 +2,6 @@ package remoteread
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -36,24 +35,28 @@ func TestSend_RequestHasResponseTypeAndRange(t *testing.T) {
 		_, _ = w.Write(make([]byte, 300_000))
 	}))
 	defer s.Close()
-	a, err := send(context.Background(), s.URL, samplesTenth(), sha256.New())
-	if err != nil || a.bytes != 300_000 || len(a.hash) != sha256.Size || a.firstByte <= 0 || a.elapsed < a.firstByte {
+	server := &proc.Server{Client: proc.NewClient(s.URL)}
+	to := hashing()
+	a, err := samples8h.send(context.Background(), server, to)
+	if err != nil || a.Bytes != 300_000 || to.bytes != 300_000 || a.FirstByte <= 0 || a.Elapsed < a.FirstByte {
 		t.Errorf("%+v, %v", a, err)
 	}
-	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != samples || q.StartTimestampMs != from || q.EndTimestampMs != to || len(q.Matchers) != 2 {
+	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != prompb.ReadRequest_SAMPLES || q.StartTimestampMs != floats.StartMS ||
+		q.EndTimestampMs != floats.EndMS()-1 || len(q.Matchers) != 1 {
 		t.Errorf("%+v", got)
 	}
-	if a, err := sendAll(context.Background(), s.URL, chunks8h(), 4); err != nil || a.bytes != 300_000 {
-		t.Errorf("%+v, %v", a, err)
+	begun := time.Now()
+	if _, err := chunks8h.send(context.Background(), server, &sink{rate: 10_000_000}); err != nil || time.Since(begun) < 25*time.Millisecond {
+		t.Errorf("a slow reader took %v, %v", time.Since(begun), err)
 	}
 	s.Config.Handler = http.NotFoundHandler()
-	if _, err := send(context.Background(), s.URL, samplesTenth(), nil); !errors.Is(err, proc.ErrStatus) {
+	if _, err := samples8h.send(context.Background(), server, &sink{}); !errors.Is(err, proc.ErrStatus) {
 		t.Error(err)
 	}
 }
 
 func TestSpecs_BlocksSpanAtMostEightHours(t *testing.T) {
-	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few().EndMS(), many().EndMS()} {
+	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few.EndMS(), many.EndMS()} {
 		if spec > floats.StartMS+8*hourMS {
 			t.Errorf("samples up to %d", spec)
 		}

@@ -1,18 +1,13 @@
 package remoteread
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
-	"fmt"
 	"hash"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/klauspost/compress/snappy"
@@ -24,140 +19,82 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// read is one remote read request.
+// read is one remote read request of all series of a spec.
 type read struct {
-	what       string
-	form       prompb.ReadRequest_ResponseType
-	mint, maxt int64 // inclusive
-	matchers   []*labels.Matcher
+	spec       blocks.Spec
+	what, form string // samples or chunks
+	mint, maxt int64  // inclusive
 }
 
+// The forms of responses.
 const (
-	chunks  = prompb.ReadRequest_STREAMED_XOR_CHUNKS
-	samples = prompb.ReadRequest_SAMPLES
+	chunks  = "chunks"
+	samples = "samples"
 )
 
+var types = map[string]prompb.ReadRequest_ResponseType{
+	chunks: prompb.ReadRequest_STREAMED_XOR_CHUNKS, samples: prompb.ReadRequest_SAMPLES,
+}
+
 // of returns a read of the series of a spec from mint to maxt.
-func of(s blocks.Spec, what string, form prompb.ReadRequest_ResponseType, mint, maxt int64, more ...*labels.Matcher) read {
-	what = strings.ToLower(strings.TrimPrefix(form.String(), "STREAMED_XOR_")) + ", " + what
-	return read{what, form, mint, maxt, append([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, s.Metric)}, more...)}
+func of(s blocks.Spec, what, form string, mint, maxt int64) read {
+	return read{s, form + ", " + what, form, mint, maxt}
 }
 
-func (r read) body() ([]byte, error) {
-	q, err := remote.ToQuery(r.mint, r.maxt, r.matchers, nil)
+// request returns the request of a read.
+func (r read) request() (proc.Request, error) {
+	metric := labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, r.spec.Metric)
+	q, err := remote.ToQuery(r.mint, r.maxt, []*labels.Matcher{metric}, nil)
 	if err != nil {
-		return nil, err
+		return proc.Request{}, err
 	}
-	plain, err := (&prompb.ReadRequest{Queries: []*prompb.Query{q}, AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{r.form}}).Marshal()
-	return snappy.Encode(nil, plain), err
+	plain, err := (&prompb.ReadRequest{
+		Queries: []*prompb.Query{q}, AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{types[r.form]},
+	}).Marshal()
+	return proc.Request{Path: "/api/v1/read", Body: snappy.Encode(nil, plain), Header: http.Header{
+		"Content-Encoding": {"snappy"}, "Content-Type": {"application/x-protobuf"},
+	}}, err
 }
 
-// response is the size and the timing of one response.
-type response struct {
-	bytes              int64
-	firstByte, elapsed time.Duration
-	hash               []byte // of the body, if requested
+// sink takes a response: it hashes the bytes, or is slow to take them.
+type sink struct {
+	sum   hash.Hash // nil: none
+	rate  int64     // bytes a second, at most; 0: no limit
+	begun time.Time
+	bytes int64
 }
 
-// send posts a request and drains the response. If sum is not nil, it hashes the body.
-func send(ctx context.Context, base string, r read, sum hash.Hash) (response, error) {
-	return sendPaced(ctx, base, r, sum, 0)
+func hashing() *sink { return &sink{sum: sha256.New()} }
+
+// Write implements io.Writer.
+func (s *sink) Write(p []byte) (int, error) {
+	if s.bytes == 0 {
+		s.begun = time.Now()
+	}
+	s.bytes += int64(len(p))
+	if s.sum != nil {
+		s.sum.Write(p)
+	}
+	if s.rate > 0 {
+		time.Sleep(time.Duration(s.bytes)*time.Second/time.Duration(s.rate) - time.Since(s.begun))
+	}
+	return len(p), nil
 }
 
-// sendAt posts a request and reads the response at bytesPerSecond at most. If the context ends the response, sendAt returns
-// the part that was read, with the error.
-func sendAt(ctx context.Context, base string, r read, bytesPerSecond int64) (response, error) {
-	return sendPaced(ctx, base, r, nil, bytesPerSecond)
-}
-
-func sendPaced(ctx context.Context, base string, r read, sum hash.Hash, bytesPerSecond int64) (response, error) {
-	var a response
-	body, err := r.body()
+// send sends the request of a read and drains the response.
+func (r read) send(ctx context.Context, from *proc.Server, to *sink) (proc.Response, error) {
+	request, err := r.request()
 	if err != nil {
-		return a, err
+		return proc.Response{}, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/api/v1/read", bytes.NewReader(body))
-	if err != nil {
-		return a, err
-	}
-	request.Header.Set("Accept-Encoding", "identity")
-	request.Header.Set("Content-Encoding", "snappy")
-	request.Header.Set("Content-Type", "application/x-protobuf")
-	start := time.Now()
-	resp, err := client.Do(request)
-	if err != nil {
-		return a, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		message, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // only for the error message
-		return a, fmt.Errorf("%s: %s: %w %s: %s", base, r.what, proc.ErrStatus, resp.Status, message)
-	}
-	buffer := make([]byte, 256<<10)
-	for {
-		n, err := resp.Body.Read(buffer)
-		if n > 0 && a.bytes == 0 {
-			a.firstByte = time.Since(start)
-		}
-		a.bytes += int64(n)
-		if sum != nil {
-			_, _ = sum.Write(buffer[:n])
-		}
-		if bytesPerSecond > 0 && err == nil {
-			ahead := time.Duration(a.bytes)*time.Second/time.Duration(bytesPerSecond) - time.Since(start)
-			select {
-			case <-ctx.Done():
-			case <-time.After(ahead):
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return a, fmt.Errorf("%s: %s: after %d bytes: %w", base, r.what, a.bytes, err)
-		}
-	}
-	if sum != nil {
-		a.hash = sum.Sum(nil)
-	}
-	a.elapsed = time.Since(start)
-	return a, nil
-}
-
-var client = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 256 << 10, MaxIdleConnsPerHost: readers}}
-
-// sendAll sends the same request from n readers at once, and returns the times of the
-// slowest response.
-func sendAll(ctx context.Context, base string, r read, n int) (response, error) {
-	responses, errs := make([]response, n), make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { responses[i], errs[i] = send(ctx, base, r, nil) })
-	}
-	wg.Wait()
-	slowest := responses[0]
-	for _, a := range responses {
-		if a.bytes != slowest.bytes {
-			errs = append(errs, fmt.Errorf("%s: %s: %d and %d bytes", base, r.what, a.bytes, slowest.bytes))
-		}
-		slowest.firstByte, slowest.elapsed = max(slowest.firstByte, a.firstByte), max(slowest.elapsed, a.elapsed)
-	}
-	return slowest, errors.Join(errs...)
-}
-
-// sendHashed sends a request and hashes the body of the response.
-func sendHashed(ctx context.Context, base string, r read) (response, error) {
-	return send(ctx, base, r, sha256.New())
+	return from.Get(ctx, request, to)
 }
 
 // drained returns the report of the process of ferula's client about its read from a server: the numbers of series and
 // samples, and a hash.
-func drained(ctx context.Context, drain *proc.Server, base string, r read) (string, error) {
-	form := "chunks"
-	if r.form == samples {
-		form = "samples"
-	}
+func (r read) drained(ctx context.Context, drain, from *proc.Server) (string, error) {
 	report, _, err := drain.Fetch(ctx, proc.Request{Path: "/drain", Query: url.Values{
-		"url": {base + "/api/v1/read"}, "metric": {r.matchers[0].Value}, "form": {form},
+		"url": {from.URL() + "/api/v1/read"}, "metric": {r.spec.Metric}, "form": {r.form},
 		"start": {strconv.FormatInt(r.mint, 10)}, "end": {strconv.FormatInt(r.maxt, 10)},
 	}})
 	return strings.TrimSpace(string(report)), err

@@ -17,6 +17,17 @@ const (
 	leastLog2, mostLog2 = 3, 12
 )
 
+// line is the memory of a server over time.
+type line struct {
+	side, what string
+	at         []time.Duration
+	anon       []int64
+}
+
+func (l *line) add(at time.Duration, anon int64) {
+	l.at, l.anon = append(l.at, at), append(l.anon, anon)
+}
+
 // svg draws memory over time, one line for each server and form. The axis of memory is logarithmic.
 func svg(lines []line) string {
 	longest := time.Millisecond

@@ -1,41 +1,32 @@
 package serve
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
-// fleet serves the /metrics of all targets: each is a path of one listener.
+// fleet serves the /metrics of all targets: each is a path of one server.
 type fleet struct {
-	listener net.Listener
-	server   *http.Server
-	served   sync.WaitGroup
+	*httptest.Server
 	targets  int
 	prefixes [][]byte // of the lines of a scrape response
 	begun    time.Time
 }
 
-func newFleet(targets, series int) (*fleet, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	f := &fleet{listener: l, targets: targets, begun: time.Now()}
+// newFleet starts a fleet. Close must be called.
+func newFleet(targets, series int) *fleet {
+	f := &fleet{targets: targets, begun: time.Now()}
 	for i := range series {
 		f.prefixes = append(f.prefixes, fmt.Appendf(nil, `bench_scraped_total{method="GET",path="/api/v1/%d",code="%d"} `, i/4, 200+i%4))
 	}
-	f.server = &http.Server{Handler: f, ReadHeaderTimeout: 10 * time.Second}
-	f.served.Go(func() { _ = f.server.Serve(l) }) // ends with close
-	return f, nil
+	f.Server = httptest.NewServer(f)
+	return f
 }
 
 // ServeHTTP implements http.Handler: it serves the scrape response of a target, whose counters rise with time.
@@ -64,22 +55,11 @@ func (f *fleet) writeList(path string) error {
 	}
 	groups := make([]group, f.targets)
 	for i := range groups {
-		groups[i] = group{[]string{f.listener.Addr().String()}, map[string]string{"__metrics_path__": "/target/" + strconv.Itoa(i), "target": strconv.Itoa(i)}}
+		groups[i] = group{[]string{f.Listener.Addr().String()}, map[string]string{"__metrics_path__": "/target/" + strconv.Itoa(i), "target": strconv.Itoa(i)}}
 	}
 	text, err := json.Marshal(groups)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(path, text, 0o644)
-}
-
-func (f *fleet) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	err := f.server.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = f.server.Close()
-	}
-	f.served.Wait()
-	return err
 }

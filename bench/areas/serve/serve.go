@@ -11,13 +11,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -27,7 +26,10 @@ import (
 )
 
 // Area is the entry of this area in the list of cmd/bench.
-var Area = area.Area{Name: "serve", About: "scrapes and recording rules of Prometheus and ferula serve, as processes", Run: run}
+var Area = area.Area{
+	Name: "serve", About: "scrapes and recording rules of Prometheus and ferula serve, as processes",
+	Sides: []string{"Prometheus", "ferula"}, Run: run,
+}
 
 const interval = 15 * time.Second // of scrapes and of rules
 
@@ -46,51 +48,33 @@ func sizeOf(short bool) size {
 	return size{targets: 1000, series: 1000, scraping: 5 * time.Minute, rules: 1000, perRule: 100, evaluating: 2 * time.Minute}
 }
 
-// side is one of the two servers.
-type side struct {
-	name    string
-	program peer.Program
-	server  *proc.Server
-}
-
 type bench struct {
-	env   area.Env
+	*area.Bench
 	size  size
-	dir   string
-	sides [2]side
-	out   *area.Outcome
+	sides []*area.Side
 }
 
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	b := &bench{env: env, size: sizeOf(env.Short), dir: filepath.Join(env.Cache, "run", "serve"), out: &area.Outcome{Sides: []string{"Prometheus", "ferula"}}}
-	prometheus, err := env.Programs.Get(ctx, peer.Prometheus)
+func run(ctx context.Context, of *area.Bench) (err error) {
+	b := &bench{Bench: of, size: sizeOf(of.Short)}
+	if b.sides, err = b.Pair(ctx, peer.Prometheus); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
+		return err
+	}
+	err = b.EachRound("scrapes and rules", func(round int) error { return errors.Join(b.scrapes(ctx, round), b.rules(ctx, round)) })
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ferula, err := env.Programs.Ferula(ctx, peer.Prometheus)
-	if err != nil {
-		return nil, err
-	}
-	for i, p := range []peer.Program{prometheus, ferula} {
-		b.sides[i] = side{name: b.out.Sides[i], program: p}
-		b.out.Versions = append(b.out.Versions, p.Version)
-	}
-	for round := 1; round <= env.Rounds; round++ {
-		if err := errors.Join(b.scrapes(ctx, round), b.rules(ctx, round)); err != nil {
-			return nil, err
-		}
-		env.Logf("round %d of %d", round, env.Rounds)
-	}
-	rec := &b.out.Recorder
-	for goal, what := range map[string]string{"serve/scrape-cpu": scrapeCPU, "serve/scrape-anon": scrapeAnon, "serve/rules-cpu": rulesCPU} {
-		b.out.Measure(goal, rec.Over("ferula", "Prometheus", what), what)
-	}
+	b.Ratio("serve/scrape-cpu", scrapeCPU)
+	b.Ratio("serve/scrape-anon", scrapeAnon)
+	b.Ratio("serve/rules-cpu", rulesCPU)
 	s := b.size
-	b.out.Notes = []string{
+	b.Note(
 		fmt.Sprintf("Scrapes: %d targets x %d counters every %s, both servers at once for %s, after one interval in which they create the series. Memory is RssAnon at the end, without a collection.", s.targets, s.series, interval, s.scraping),
 		fmt.Sprintf("Rules: %d of one sum(rate(x[5m])) over %d series each, every %s, for %s, over series that were pushed to the head; nothing is scraped meanwhile.", s.rules, s.perRule, interval, s.evaluating),
-	}
-	return b.out, nil
+	)
+	return nil
 }
 
 const (
@@ -99,98 +83,50 @@ const (
 	rulesCPU   = "CPU: rules"
 )
 
-// start starts both servers on empty directories with one configuration.
-func (b *bench) start(ctx context.Context, config string) error {
-	file := filepath.Join(b.dir, "prometheus.yml")
-	if err := errors.Join(os.MkdirAll(b.dir, 0o755), os.WriteFile(file, []byte(config), 0o644)); err != nil {
+// with calls work while both servers run on empty directories with one configuration.
+func (b *bench) with(ctx context.Context, config string, work func() error) error {
+	launch := b.TSDB(ctx, area.TSDB{Config: config, Flags: []string{"--web.enable-remote-write-receiver"}})
+	return b.With(ctx, launch, work, b.sides...)
+}
+
+// cpuDuring records the CPU time that both servers use in the duration d.
+func (b *bench) cpuDuring(ctx context.Context, round int, what string, d time.Duration) error {
+	return area.Around(b.sides, func(s *area.Side, work func() error) error {
+		used, err := s.CPUDuring(ctx, work)
+		b.Add(round, s.Name, what, area.Seconds, used.Seconds())
 		return err
-	}
-	for i := range b.sides {
-		s := &b.sides[i]
-		data := filepath.Join(b.dir, s.program.Name)
-		if err := errors.Join(os.RemoveAll(data), os.MkdirAll(data, 0o755)); err != nil {
-			return err
-		}
-		var err error
-		s.server, err = proc.Start(ctx, s.program.Serve(peer.TSDB{
-			Dir: data, Config: file, Log: data + ".log", More: []string{"--web.enable-remote-write-receiver"},
-		}))
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b *bench) stop() error {
-	var errs []error
-	for i := range b.sides {
-		if s := &b.sides[i]; s.server != nil {
-			errs = append(errs, s.server.Stop())
-			s.server = nil
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// cpuDuring returns the CPU time that both servers use in the duration d.
-func (b *bench) cpuDuring(ctx context.Context, d time.Duration) (used [2]time.Duration, err error) {
-	work := func() error { return wait(ctx, d) }
-	for i := range b.sides {
-		inner := work
-		work = func() (err error) {
-			used[i], err = b.sides[i].server.CPUDuring(ctx, inner)
-			return err
-		}
-	}
-	return used, work()
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
+	}, func() error { return proc.Wait(ctx, d) })
 }
 
 // scrapes measures both servers while they scrape the same targets.
-func (b *bench) scrapes(ctx context.Context, round int) (err error) {
-	f, err := newFleet(b.size.targets, b.size.series)
-	if err != nil {
+func (b *bench) scrapes(ctx context.Context, round int) error {
+	f := newFleet(b.size.targets, b.size.series)
+	defer f.Close()
+	list := filepath.Join(b.Dir, "targets.json")
+	if err := f.writeList(list); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
-	list := filepath.Join(b.dir, "targets.json")
-	if err := errors.Join(os.MkdirAll(b.dir, 0o755), f.writeList(list)); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.stop()) }()
-	if err := b.start(ctx, fmt.Sprintf("global: {scrape_interval: %s}\nscrape_configs: [{job_name: bench, file_sd_configs: [{files: [%q]}]}]\n", interval, list)); err != nil {
-		return err
-	}
-	if err := wait(ctx, 2*interval); err != nil {
-		return err
-	}
-	if err := b.complete(ctx, b.cheapCheck()); err != nil {
-		return err
-	}
-	cpu, err := b.cpuDuring(ctx, b.size.scraping)
-	if err != nil {
-		return err
-	}
-	for i := range b.sides {
-		s := &b.sides[i]
-		anon, err := s.server.Anon()
-		if err != nil {
+	config := fmt.Sprintf("global: {scrape_interval: %s}\nscrape_configs: [{job_name: bench, file_sd_configs: [{files: [%q]}]}]", interval, list)
+	return b.with(ctx, config, func() error {
+		if err := proc.Wait(ctx, 2*interval); err != nil {
 			return err
 		}
-		b.out.Recorder.Add(round, s.name, scrapeCPU, area.Seconds, cpu[i].Seconds())
-		b.out.Recorder.Add(round, s.name, scrapeAnon, area.Bytes, float64(anon))
-	}
-	return b.complete(ctx, map[string]int{ // no scrape was missed
-		"count(bench_scraped_total)": b.size.targets * b.size.series, "sum(up)": b.size.targets,
+		if err := b.complete(ctx, b.cheapCheck()); err != nil {
+			return err
+		}
+		if err := b.cpuDuring(ctx, round, scrapeCPU, b.size.scraping); err != nil {
+			return err
+		}
+		for _, s := range b.sides {
+			anon, err := s.Anon()
+			if err != nil {
+				return err
+			}
+			b.Add(round, s.Name, scrapeAnon, area.Bytes, float64(anon))
+		}
+		return b.complete(ctx, map[string]int{ // no scrape was missed
+			"count(bench_scraped_total)": b.size.targets * b.size.series, "sum(up)": b.size.targets,
+		})
 	})
 }
 
@@ -203,15 +139,14 @@ func (b *bench) cheapCheck() map[string]int {
 
 // complete returns an error unless both servers have the wanted results of queries as of their last scrape.
 func (b *bench) complete(ctx context.Context, checks map[string]int) error {
-	for i := range b.sides {
-		s := &b.sides[i]
+	for _, s := range b.sides {
 		for expr, want := range checks {
-			got, err := results(ctx, s.server, expr, time.Now())
-			if err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
+			got, err := area.Instant(ctx, s.Server, expr, time.Now())
+			if err == nil && (len(got) != 1 || int(got[0].Value) != want) {
+				err = fmt.Errorf("%w: %s is %v, want %d", area.ErrUnequal, expr, got, want)
 			}
-			if len(got) != 1 || got[0] != "{} "+strconv.Itoa(want) {
-				return fmt.Errorf("%s: %w: %s is %v, want %d", s.name, area.ErrUnequal, expr, got, want)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
 	}
@@ -219,42 +154,34 @@ func (b *bench) complete(ctx context.Context, checks map[string]int) error {
 }
 
 // rules measures both servers while they evaluate the same rules.
-func (b *bench) rules(ctx context.Context, round int) (err error) {
-	file := filepath.Join(b.dir, "rules.json") // JSON is YAML; both read one file, so that they evaluate at the same times
-	if err := errors.Join(os.MkdirAll(b.dir, 0o755), os.WriteFile(file, b.ruleFile(), 0o644)); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.stop()) }()
-	if err := b.start(ctx, fmt.Sprintf("global: {evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs: []\n", interval, file)); err != nil {
+func (b *bench) rules(ctx context.Context, round int) error {
+	file := filepath.Join(b.Dir, "rules.json") // JSON is YAML; both read one file, so that they evaluate at the same times
+	if err := os.WriteFile(file, b.ruleFile(), 0o644); err != nil {
 		return err
 	}
 	// The samples begin before the range of the first evaluation, and end after the last evaluation.
 	const stepMS = 15_000
 	past, future := 6*time.Minute, b.size.evaluating+5*time.Minute
-	spec := blocks.Spec{
-		Metric: "bench_metric", Values: blocks.Integers, Series: b.size.rules * b.size.perRule, PerPod: b.size.perRule,
-		Samples: int((past + future).Milliseconds() / stepMS), StepMS: stepMS, StartMS: time.Now().Add(-past).UnixMilli() / stepMS * stepMS, Seed: 5,
-	}
-	for i := range b.sides {
-		if err := push.Samples(ctx, b.sides[i].server.URL(), spec); err != nil {
-			return fmt.Errorf("%s: %w", b.sides[i].name, err)
+	config := fmt.Sprintf("global: {evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs: []", interval, file)
+	return b.with(ctx, config, func() error {
+		spec := blocks.Spec{
+			Metric: "bench_metric", Values: blocks.Integers, Series: b.size.rules * b.size.perRule, PerPod: b.size.perRule, Seed: 5,
+			Samples: int((past + future).Milliseconds() / stepMS), StepMS: stepMS, StartMS: time.Now().Add(-past).UnixMilli() / stepMS * stepMS,
 		}
-	}
-	b.env.Logf("%d samples pushed to each side", spec.Series*spec.Samples)
-	if err := wait(ctx, interval); err != nil {
-		return err
-	}
-	cpu, err := b.cpuDuring(ctx, b.size.evaluating)
-	if err != nil {
-		return err
-	}
-	if err := b.sameResults(ctx, time.Now()); err != nil {
-		return err
-	}
-	for i := range b.sides {
-		b.out.Recorder.Add(round, b.sides[i].name, rulesCPU, area.Seconds, cpu[i].Seconds())
-	}
-	return nil
+		for _, s := range b.sides {
+			if err := push.Samples(ctx, s.Server, spec); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+		b.Logf("%d samples pushed to each side", spec.Series*spec.Samples)
+		if err := proc.Wait(ctx, interval); err != nil {
+			return err
+		}
+		if err := b.cpuDuring(ctx, round, rulesCPU, b.size.evaluating); err != nil {
+			return err
+		}
+		return b.sameResults(ctx, time.Now())
+	})
 }
 
 const recorded = "bench:rate5m"
@@ -289,59 +216,32 @@ func (b *bench) ruleFile() []byte {
 }
 
 // sameResults compares the results that the rules of both servers recorded at a time. It first waits for evaluations that
-// began before that time.
+// began before that time. Servers may add the values of a sum in different orders.
 func (b *bench) sameResults(ctx context.Context, at time.Time) error {
-	if err := wait(ctx, interval); err != nil {
+	if err := proc.Wait(ctx, interval); err != nil {
 		return err
 	}
-	var all [2][]string
-	for i := range b.sides {
-		s := &b.sides[i]
-		var err error
-		if all[i], err = results(ctx, s.server, recorded, at); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+	var first map[model.Fingerprint]*model.Sample
+	for i, s := range b.sides {
+		got, err := area.Instant(ctx, s.Server, recorded, at)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
 		}
-		if len(all[i]) != b.size.rules {
-			return fmt.Errorf("%s: %w: %d of %d rules have recorded", s.name, area.ErrEmpty, len(all[i]), b.size.rules)
+		found := map[model.Fingerprint]*model.Sample{}
+		for _, one := range got {
+			found[one.Metric.Fingerprint()] = one
 		}
-	}
-	for i := range all[0] {
-		if all[0][i] != all[1][i] {
-			return fmt.Errorf("rules: %w: %s, %s", area.ErrUnequal, all[0][i], all[1][i])
+		if len(found) != b.size.rules {
+			return fmt.Errorf("%s: %w: %d of %d rules have recorded", s.Name, area.ErrEmpty, len(found), b.size.rules)
 		}
-	}
-	return nil
-}
-
-// results returns the series of an instant query with their values as sorted lines. Values are rounded to 12 digits, because
-// servers may add the values of a sum in different orders.
-func results(ctx context.Context, from *proc.Server, expr string, at time.Time) ([]string, error) {
-	body, _, err := from.Fetch(ctx, proc.Request{Path: "/api/v1/query", Query: url.Values{
-		"query": {expr}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64)},
-	}})
-	if err != nil {
-		return nil, err
-	}
-	var response struct {
-		Data struct {
-			Result []struct {
-				Metric map[string]string
-				Value  [2]any
+		if i == 0 {
+			first = found
+		}
+		for key, one := range found {
+			if want := first[key]; want == nil || !area.Close(float64(one.Value), float64(want.Value), 1e-12) {
+				return fmt.Errorf("rules: %w: %v, %v", area.ErrUnequal, one, want)
 			}
 		}
 	}
-	if err := json.Unmarshal(body, &response); err != nil {
-		return nil, err
-	}
-	lines := make([]string, len(response.Data.Result))
-	for i, s := range response.Data.Result {
-		v, err := strconv.ParseFloat(fmt.Sprint(s.Value[1]), 64)
-		if err != nil {
-			return nil, err
-		}
-		lines[i] = strings.TrimPrefix(fmt.Sprint(s.Metric), "map")
-		lines[i] = "{" + strings.Trim(lines[i], "[]") + "} " + strconv.FormatFloat(v, 'g', 12, 64)
-	}
-	slices.Sort(lines)
-	return lines, nil
+	return nil
 }

@@ -13,15 +13,8 @@ import (
 )
 
 func TestFleet_EveryTargetHasItsPage(t *testing.T) {
-	f, err := newFleet(3, 40)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := f.close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	f := newFleet(3, 40)
+	defer f.Close()
 	path := filepath.Join(t.TempDir(), "targets.json")
 	if err := f.writeList(path); err != nil {
 		t.Fatal(err)

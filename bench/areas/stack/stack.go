@@ -13,12 +13,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"io"
 	"os"
 	"path/filepath"
-	"strconv"
+	"time"
 
-	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -28,45 +28,28 @@ import (
 
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
-	Name: "stack", About: "sidecar, store gateway, querier and query frontend of Thanos and ferula, together and mixed, as processes", Run: run,
+	Name: "stack", About: "sidecar, store gateway, querier and query frontend of Thanos and ferula, together and mixed, as processes",
+	Sides: []string{allThanos, "ferula sidecar", "ferula query", "ferula frontend", allFerula}, Run: run,
 }
 
 const (
-	series = 10_000
-	hours  = 8
-	stepMS = 15_000
-	points = 161
-	config = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"
+	config = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"
 
-	queryStepMS  = 180_000
-	queryStartMS = blocks.QuietStartMS + 60_000
+	clientsMax       = 16
+	queriesPerClient = 2 // small queries per client
+
+	tolerance = 1e-9 // the engine in Thanos' querier is of an older release than Prometheus'
 )
-
-var spec = blocks.Spec{
-	Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: hours * 3600_000 / stepMS,
-	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
-}
-
-// rangeQuery is one range query.
-type rangeQuery struct {
-	what, expr string
-	series     int // number of series in the response
-}
 
 var (
-	whole = rangeQuery{"10,000 series x 161 points", "bench_metric", series}
-	few   = rangeQuery{"500 series x 161 points", `bench_metric{namespace="team-07"}`, 500}
-	sums  = rangeQuery{"sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20}
+	spec = area.Floats(8)
+
+	whole = area.EightHours("10,000 series x 161 points", "bench_metric", spec.Series)
+	few   = area.EightHours("500 series x 161 points", `bench_metric{namespace="team-07"}`, 500)
+	sums  = area.EightHours("sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20)
 )
 
-func queries() []rangeQuery { return []rangeQuery{whole, few, sums} }
-
-func (q rangeQuery) request() proc.Request {
-	seconds := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
-	return proc.Request{Path: "/api/v1/query_range", Query: url.Values{
-		"query": {q.expr}, "start": {seconds(queryStartMS)}, "end": {seconds(queryStartMS + (points-1)*queryStepMS)}, "step": {seconds(queryStepMS)},
-	}}
-}
+func queries() []area.Query { return []area.Query{whole, few, sums} }
 
 // Components, from the client to the blocks.
 const (
@@ -86,11 +69,11 @@ type layout struct {
 	stacks []*stack
 }
 
-// stack is one combination of programs.
+// stack is one combination of programs. A part that does not run has no server: the store without a bucket.
 type stack struct {
-	name    string
-	ferula  [parts]bool
-	servers [parts]*proc.Server // nil while it does not run, and without a bucket that of the store
+	name   string
+	ferula [parts]bool
+	parts  [parts]*area.Side
 }
 
 const (
@@ -114,94 +97,54 @@ func layouts(bucket string) []layout {
 
 // bench is one run of the area.
 type bench struct {
-	env                        area.Env
-	dir                        string
-	thanos, ferula, prometheus peer.Program
-	data                       string       // Prometheus' directory of blocks
-	server                     *proc.Server // Prometheus
-	want                       map[string]promql.Matrix
-	out                        *area.Outcome
+	*area.Bench
+	programs   []*area.Side // Thanos and ferula
+	prometheus *area.Side
+	want       map[string]model.Matrix
 }
 
-func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	b := &bench{
-		env: env, dir: filepath.Join(env.Cache, "run", "stack"), want: map[string]promql.Matrix{},
-		out: &area.Outcome{Sides: []string{allThanos, "ferula sidecar", "ferula query", "ferula frontend", allFerula}},
-	}
-	from, err := blocks.Ensure(ctx, env.Cache, spec)
+func run(ctx context.Context, of *area.Bench) error {
+	b := &bench{Bench: of, want: map[string]model.Matrix{}}
+	program, err := b.Program(ctx, peer.Prometheus)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var errs [3]error
-	b.prometheus, errs[0] = env.Programs.Get(ctx, peer.Prometheus)
-	b.thanos, errs[1] = env.Programs.Get(ctx, peer.Thanos)
-	b.ferula, errs[2] = env.Programs.Ferula(ctx, peer.Thanos)
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, err
+	b.prometheus = b.Side("Prometheus", program, "prometheus")
+	if b.programs, err = b.Pair(ctx, peer.Thanos); err != nil {
+		return err
 	}
-	b.out.Versions = []string{b.prometheus.Version, b.thanos.Version, b.ferula.Version}
-	b.data = filepath.Join(b.dir, "prometheus", "data")
-	for _, l := range layouts(filepath.Join(b.dir, "bucket")) {
-		if err := b.layout(ctx, from, l); err != nil {
-			return nil, fmt.Errorf("%s%w", l.prefix, err)
+	from, err := blocks.Ensure(ctx, b.Cache, spec)
+	if err != nil {
+		return err
+	}
+	for _, l := range layouts(filepath.Join(b.Dir, "bucket")) {
+		if err := distribute(from, b.prometheus.TSDBDir(), l.bucket); err != nil {
+			return err
+		}
+		launch := b.TSDB(ctx, area.TSDB{Keep: true, Config: config})
+		if err := b.With(ctx, launch, func() error { return b.layout(ctx, l) }, b.prometheus); err != nil {
+			return fmt.Errorf("%s%w", l.prefix, err)
 		}
 	}
 	b.conclude()
-	b.out.Notes = notes()
-	return b.out, nil
-}
-
-func notes() []string {
-	return []string{
-		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", series, hours, points),
-		"Rows with \"" + withStore + "\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. No block is in both. Where sidecar and store have the same blocks, ferula's stores send more chunks: what remains of them at the steps of a query is not joined. That is not measured. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store.",
+	b.Note(
+		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", spec.Series, whole.Points),
+		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. No block is in both. Where sidecar and store have the same blocks, ferula's stores send more chunks: what remains of them at the steps of a query is not joined. That is not measured. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store.",
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
 		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other. The response is longer than those that ferula's frontend shares between identical requests.", queriesPerClient),
 		"Every round starts the processes of each stack again, one stack after the other.",
 		"The responses of every stack equal those of a Prometheus with all blocks, compared series by series and point by point.",
-	}
-}
-
-// layout distributes the blocks, starts Prometheus and measures the stacks of a layout.
-func (b *bench) layout(ctx context.Context, from string, l layout) (err error) {
-	if err := b.distribute(from, l.bucket); err != nil {
-		return err
-	}
-	file := filepath.Join(b.dir, "prometheus", "prometheus.yml")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
-		return err
-	}
-	b.server, err = proc.Start(ctx, b.prometheus.Serve(peer.TSDB{Dir: b.data, Config: file, Log: filepath.Join(b.dir, "prometheus", "log")}))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.server.Stop()) }()
-	if l.bucket == "" {
-		if err := b.expect(ctx); err != nil {
-			return err
-		}
-	}
-	for round := 1; round <= b.env.Rounds; round++ {
-		for _, s := range l.stacks {
-			if err := b.measure(ctx, round, l, s); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-			b.env.Logf("round %d of %d: %s%s: CPU %.4g s", round, b.env.Rounds, l.prefix, s.name, b.out.Recorder.Median(s.name, l.prefix+cpuOfAll(whole)))
-		}
-	}
+	)
 	return nil
 }
 
 // distribute gives Prometheus all blocks, or the newer half if there is a bucket for the others.
-func (b *bench) distribute(from, bucket string) error {
-	if err := blocks.Copy(from, b.data); err != nil || bucket == "" {
+func distribute(from, data, bucket string) error {
+	if err := blocks.Copy(from, data); err != nil || bucket == "" {
 		return err
 	}
-	if err := os.RemoveAll(bucket); err != nil {
-		return err
-	}
-	all, err := blocks.List(b.data)
-	if err != nil {
+	all, err := blocks.List(data)
+	if err := errors.Join(err, os.RemoveAll(bucket)); err != nil {
 		return err
 	}
 	for _, block := range all[:len(all)/2] {
@@ -214,22 +157,223 @@ func (b *bench) distribute(from, bucket string) error {
 	return nil
 }
 
+// layout measures the stacks of a layout in front of Prometheus.
+func (b *bench) layout(ctx context.Context, l layout) error {
+	if l.bucket == "" { // Prometheus has all blocks
+		for _, q := range queries() {
+			m, err := matrixOf(ctx, b.prometheus.Server, q)
+			if err != nil {
+				return err
+			}
+			b.want[q.What] = m
+		}
+	}
+	return b.EachRound(l.prefix+"stacks", func(round int) error {
+		for _, s := range l.stacks {
+			if err := b.measure(ctx, round, l, s); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// matrixOf requests q and returns the response without the external label that the querier keeps, sorted by labels.
+func matrixOf(ctx context.Context, from *proc.Server, q area.Query) (model.Matrix, error) {
+	body, _, err := from.Fetch(ctx, q.Request())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", q.What, err)
+	}
+	m, err := area.DecodeMatrix(body)
+	for _, s := range m {
+		delete(s.Metric, "prometheus")
+	}
+	return m, err
+}
+
+// compare queries a server. It returns an error unless the response has the same series as that of a Prometheus with all
+// blocks, with the same timestamps and values: all series, with all points.
+func (b *bench) compare(ctx context.Context, from *proc.Server, q area.Query) error {
+	got, err := matrixOf(ctx, from, q)
+	if err == nil {
+		err = area.SameMatrix(q.What, got, b.want[q.What], tolerance)
+	}
+	if err == nil {
+		err = q.Complete(got)
+	}
+	return err
+}
+
+// start starts the components, those nearest to the blocks first. Both programs have the same flags.
+func (b *bench) start(ctx context.Context, l layout, s *stack) error {
+	var endpoints []string
+	for part := parts - 1; part >= 0; part-- {
+		of := b.programs[0]
+		if s.ferula[part] {
+			of = b.programs[1]
+		}
+		side := b.Side(partNames[part], of.Program, filepath.Join(s.name, partNames[part]))
+		s.parts[part] = side
+		if part == store && l.bucket == "" {
+			continue
+		}
+		err := side.Start(ctx, func(*area.Side) (proc.Spec, error) {
+			address, err := proc.FreeAddress()
+			switch part {
+			case store:
+				endpoints = append(endpoints, address)
+				return of.Program.Store(side.Log(), address, l.bucket, side.TSDBDir()), err
+			case sidecar:
+				endpoints = append(endpoints, address)
+				return of.Program.Sidecar(side.Log(), address, b.prometheus.URL(), b.prometheus.TSDBDir()), err
+			case querier:
+				return of.Program.Query(side.Log(), address, endpoints, "--query.replica-label=replica"), err
+			}
+			return of.Program.Frontend(side.Log(), s.parts[querier].URL(), "24h"), err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stack) stop() error {
+	var errs []error
+	for _, p := range s.parts {
+		if p != nil {
+			errs = append(errs, p.Stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// running returns the parts that run, from the blocks to the client.
+func (s *stack) running() (all []*area.Side) {
+	for i := parts - 1; i >= 0; i-- {
+		if s.parts[i].Server != nil {
+			all = append(all, s.parts[i])
+		}
+	}
+	return all
+}
+
+// measure takes one reading of everything of one stack, from new processes.
+func (b *bench) measure(ctx context.Context, round int, l layout, s *stack) (err error) {
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := b.start(ctx, l, s); err != nil {
+		return err
+	}
+	err = proc.Until(ctx, 20*time.Second, 200*time.Millisecond, "the querier has discovered its stores", func() error {
+		return b.compare(ctx, s.parts[querier].Server, few)
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.peaks(ctx, round, l, s); err != nil {
+		return err
+	}
+	for _, q := range queries() {
+		if err := b.compare(ctx, s.parts[frontend].Server, q); err != nil {
+			return err
+		}
+	}
+	for _, q := range []area.Query{whole, sums} {
+		if err := b.costs(ctx, round, l, s, q); err != nil {
+			return err
+		}
+	}
+	for _, clients := range []int{1, 4, clientsMax} {
+		if err := b.latency(ctx, round, l, s, clients); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends a query to the frontend.
+func (b *bench) send(ctx context.Context, s *stack, q area.Query) (proc.Response, error) {
+	a, err := s.parts[frontend].Get(ctx, q.Request(), io.Discard)
+	if err == nil && a.Bytes < int64(q.Series*q.Points) {
+		err = fmt.Errorf("%s: %w: %d bytes", q.What, area.ErrEmpty, a.Bytes)
+	}
+	return a, err
+}
+
+// peaks measures the memory of all components during the first large query.
+func (b *bench) peaks(ctx context.Context, round int, l layout, s *stack) error {
+	var total int64
+	err := area.Around(s.running(), func(p *area.Side, work func() error) error {
+		g, err := p.GrowthDuring(ctx, work)
+		b.Add(round, s.name, l.prefix+"peak RssAnon: "+p.Name, area.Bytes, float64(g.Peak))
+		total += g.Peak
+		return err
+	}, func() error { _, err := b.send(ctx, s, whole); return err })
+	b.Add(round, s.name, l.prefix+peakOfAll, area.Bytes, float64(total))
+	return err
+}
+
+// costs measures the CPU of each component and of Prometheus for one query, and the bytes that each writes.
+func (b *bench) costs(ctx context.Context, round int, l layout, s *stack, q area.Query) error {
+	var total time.Duration
+	err := area.Around(append([]*area.Side{b.prometheus}, s.running()...), func(p *area.Side, work func() error) error {
+		before, err := p.IO()
+		if err != nil {
+			return err
+		}
+		var wrote proc.IO
+		cpu, err := p.CPUDuring(ctx, func() error {
+			err := work()
+			after, ioErr := p.IO()
+			wrote = after.Sub(before)
+			return errors.Join(err, ioErr)
+		})
+		b.Add(round, s.name, l.prefix+"CPU: "+q.What+": "+p.Name, area.Seconds, cpu.Seconds())
+		b.Add(round, s.name, l.prefix+"bytes written: "+q.What+": "+p.Name, area.Bytes, float64(wrote.WriteBytes))
+		if p != b.prometheus {
+			total += cpu
+		}
+		return err
+	}, func() error { _, err := b.send(ctx, s, q); return err })
+	b.Add(round, s.name, l.prefix+cpuOfAll(q), area.Seconds, total.Seconds())
+	return err
+}
+
+// latency measures the mean duration of small queries with a number of concurrent clients.
+func (b *bench) latency(ctx context.Context, round int, l layout, s *stack, clients int) error {
+	took := make([]time.Duration, clients)
+	err := proc.Parallel(clients, func(i int) error {
+		for range queriesPerClient {
+			a, err := b.send(ctx, s, few)
+			if err != nil {
+				return err
+			}
+			took[i] += a.Elapsed
+		}
+		return nil
+	})
+	var sum time.Duration
+	for _, t := range took {
+		sum += t
+	}
+	b.Add(round, s.name, l.prefix+latencyOf(clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
+	return err
+}
+
 const peakOfAll = "peak RssAnon: all"
 
-func cpuOfAll(q rangeQuery) string { return "CPU: " + q.what + ": all" }
+func cpuOfAll(q area.Query) string { return "CPU: " + q.What + ": all" }
 
 func latencyOf(clients int) string {
-	return fmt.Sprintf("latency: %s, %d clients", few.what, clients)
+	return fmt.Sprintf("latency: %s, %d clients", few.What, clients)
 }
 
 // conclude computes the figures of the goals: the cost of ferula's components divided by that of Thanos', in the layout where
 // that is worse.
 func (b *bench) conclude() {
-	for _, m := range []struct{ goal, what string }{
-		{"stack/every-point", cpuOfAll(whole)}, {"stack/sum-by", cpuOfAll(sums)}, {"stack/anon", peakOfAll}, {"stack/latency-16", latencyOf(clientsMax)},
+	for goal, what := range map[string]string{
+		"every-point": cpuOfAll(whole), "sum-by": cpuOfAll(sums), "anon": peakOfAll, "latency-16": latencyOf(clientsMax),
 	} {
-		rec := &b.out.Recorder
-		worst := area.Worst(rec.Over(allFerula, allThanos, m.what), rec.Over(allFerula, allThanos, withStore+m.what))
-		b.out.Measure(m.goal, worst, m.what, withStore+m.what)
+		b.Ratio("stack/"+goal, what, withStore+what)
 	}
 }

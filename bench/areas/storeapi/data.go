@@ -8,19 +8,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
-
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/bench/streams"
 )
 
 const (
 	dataVersion  = 1 // must change whenever ensure writes other data
 	seriesCount  = 100_000
-	chunkSamples = 120
 	seriesPerPod = 10
 	startMS      = 1767225600_000
 	stepMS       = 15_000
 )
+
+// sampleCounts are the numbers of samples of a series, a file each.
+var sampleCounts = []int{100, 240}
 
 // lset returns the nine labels of series number i, as of a container in a cluster.
 func lset(i int) []streams.Label {
@@ -69,22 +70,16 @@ func ensure(cache string, samples int) (string, error) {
 func chunksOf(i, samples int) (chunks []streams.Chunk, err error) {
 	rng := rand.New(rand.NewPCG(1, uint64(i)))
 	value := rng.IntN(100_000)
-	for from := 0; from < samples; from += chunkSamples {
-		c := chunkenc.NewXORChunk()
-		app, err := c.Appender()
-		if err != nil {
-			return nil, err
+	times, values := make([]int64, samples), make([]float64, samples)
+	for j := range samples {
+		if j%3 == 0 { // as many gauges do, it keeps its value in between
+			value += rng.IntN(201) - 100
 		}
-		to := min(from+chunkSamples, samples)
-		for j := from; j < to; j++ {
-			if j%3 == 0 { // as many gauges do, it keeps its value in between
-				value += rng.IntN(201) - 100
-			}
-			app.Append(0, startMS+int64(j)*stepMS, float64(value)/100)
-		}
-		chunks = append(chunks, streams.Chunk{
-			MinMS: startMS + int64(from)*stepMS, MaxMS: startMS + int64(to-1)*stepMS, Encoding: byte(c.Encoding()), Data: slices.Clone(c.Bytes()),
-		})
+		times[j], values[j] = startMS+int64(j)*stepMS, float64(value)/100
 	}
-	return chunks, nil
+	encoded, err := stores.Chunks(times, values)
+	for _, c := range encoded {
+		chunks = append(chunks, streams.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: byte(c.Encoding), Data: c.Data})
+	}
+	return chunks, err
 }

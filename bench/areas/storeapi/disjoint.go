@@ -4,233 +4,132 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/internal/bufpool"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// The stores of disjoint series. They are small, so that the latency of the connection,
-// not the work of the store, takes most of the time.
+// The stores of disjoint series. They are small, so that the latency of the connection, not the work of the store, takes most
+// of the time.
 const (
 	disjointStores   = 8
 	disjointRequests = 20 // requests of one reading, which is their mean
 	storeDelay       = 5 * time.Millisecond
 	disjointAll      = "wall time: 8 disjoint stores behind 5 ms each"
 	disjointAlone    = "wall time: the slowest of the 8 alone"
-	onSameCores      = ", each a ferula serve on the querier's cores"
 )
 
 var disjointSpec = blocks.Spec{
 	Metric: "bench_metric", Values: blocks.Floats15, Series: 100, Samples: 120, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// disjoint measures the duration of a stream of several stores through a querier, and of
-// a stream of each store alone. The goal counts stores that have their series prepared. Stores that are processes share the
-// querier's cores: on two cores eight of them at once take four times as long as one alone, whatever the querier does.
-func (b *bench) disjoint(ctx context.Context) error {
-	all, err := prepare(disjointSpec)
-	if err != nil {
-		return err
-	}
-	prepared := func(name string) (string, func() error, error) {
-		times := storeapi.TimeRange{MinMS: disjointSpec.StartMS, MaxMS: disjointSpec.EndMS()}
-		return servePrepared(&preparedSource{series: all, external: labels.FromStrings("store", name), times: times}, storeDelay)
-	}
-	if err := b.disjointOver(ctx, "", prepared); err != nil {
-		return err
-	}
-	from, err := blocks.Ensure(ctx, b.env.Cache, disjointSpec)
-	if err != nil {
-		return err
-	}
-	processes := func(name string) (string, func() error, error) {
-		server, address, err := b.runStore(ctx, from, "disjoint-"+name, "global: {external_labels: {store: "+name+"}}\nscrape_configs: []\n")
-		if err != nil {
-			return "", nil, err
-		}
-		proxy, err := newDelay(address, storeDelay)
-		if err != nil {
-			return "", nil, errors.Join(err, server.Stop())
-		}
-		return proxy.address(), func() error { return errors.Join(proxy.close(), server.Stop()) }, nil
-	}
-	if err := b.disjointOver(ctx, onSameCores, processes); err != nil {
-		return err
-	}
-	rec := &b.out.Recorder
-	b.out.Measure("storeapi/disjoint-wall", area.Over(rec.Median(ferula, disjointAll), rec.Median(ferula, disjointAlone)), disjointAll, disjointAlone)
-	b.out.Notes = append(b.out.Notes, fmt.Sprintf("Disjoint stores: %d stores of %d series x %d samples, which differ in an external label, what each sends arrives %s later. A matcher of the external label selects one store alone; \"the slowest\" is the greatest mean of the eight. "+
-		"The stores of the goal send series that were encoded before, so that they leave the cores to the querier, as stores on other machines do; further rows have the times of eight processes that share its cores.", disjointStores, disjointSpec.Series, disjointSpec.Samples, storeDelay))
-	return nil
-}
+func storeName(i int) string { return fmt.Sprintf("s%d", i) }
 
-// disjointOver measures stores that start starts, each behind the delay. kind is added to the names of the readings.
-func (b *bench) disjointOver(ctx context.Context, kind string, start func(name string) (address string, stop func() error, err error)) (err error) {
-	var stores []string
+// disjoint measures the duration of a stream of several stores through a querier, and of a stream of each store alone. The
+// stores have their series encoded, because stores that are processes would share the querier's cores: on two cores eight of
+// them at once take four times as long as one alone, whatever the querier does.
+func (b *bench) disjoint(ctx context.Context) (err error) {
+	encoded, err := stores.Encode(disjointSpec)
+	if err != nil {
+		return err
+	}
+	var endpoints []string
 	for i := range disjointStores {
-		address, end, failed := start(storeName(i))
+		address, stop, failed := serveLate(&stores.Memory{
+			External: labels.FromStrings("store", storeName(i)), Select: stores.Held(encoded),
+			Times: storeapi.TimeRange{MinMS: disjointSpec.StartMS, MaxMS: disjointSpec.EndMS()},
+		}, storeDelay)
 		if failed != nil {
 			return failed
 		}
-		defer func() { err = errors.Join(err, end()) }()
-		stores = append(stores, address)
+		defer func() { err = errors.Join(err, stop()) }()
+		endpoints = append(endpoints, address)
 	}
-	both, stop, err := b.runQueriers(ctx, stores)
-	defer func() { err = errors.Join(err, stop()) }()
-	if err != nil {
-		return err
-	}
-	for i := range both {
-		if err := both[i].compareDisjoint(ctx); err != nil {
-			return fmt.Errorf("%s: %w", both[i].name, err)
-		}
-	}
-	for round := 1; round <= b.env.Rounds; round++ {
-		for i := range both {
-			if err := b.measureDisjoint(ctx, round, kind, &both[i]); err != nil {
-				return fmt.Errorf("%s: %w", both[i].name, err)
+	return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
+		return withClients([]string{both[0].GRPC, both[1].GRPC}, stores.LikeThanos, func(clients []*stores.Client) error {
+			for _, c := range clients { // every response is checked: also these, which warm connections
+				if _, _, err := durations(ctx, c, 1); err != nil {
+					return err
+				}
 			}
-		}
-		b.env.Logf("disjoint stores%s, round %d of %d", kind, round, b.env.Rounds)
-	}
-	return nil
+			err := b.InTurn("disjoint stores", both, func(round int, s *area.Side) error {
+				all, slowest, err := durations(ctx, clients[slices.Index(both, s)], disjointRequests)
+				b.Add(round, s.Name, disjointAlone, area.Seconds, slowest)
+				b.Add(round, s.Name, disjointAll, area.Seconds, all)
+				return err
+			})
+			all, alone := b.Median(ferula, disjointAll), b.Median(ferula, disjointAlone)
+			b.Measure("storeapi/disjoint-wall", area.Over(all, alone), disjointAll, disjointAlone)
+			b.Note(fmt.Sprintf("Disjoint stores: %d stores of %d series x %d samples, which differ in an external label, what each sends arrives %s later. A matcher of the external label selects one store alone; \"the slowest\" is the greatest mean of the eight. The stores send series that were encoded before, so that they leave the cores to the querier, as stores on other machines do.", disjointStores, disjointSpec.Series, disjointSpec.Samples, storeDelay))
+			return err
+		})
+	})
 }
 
-func storeName(i int) string { return fmt.Sprintf("s%d", i) }
-
-// receiveDisjoint requests the series of all stores, or of one, and returns their number.
-func (q *querier) receiveDisjoint(ctx context.Context, store string) (series int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", disjointSpec.Metric)}
-	if store != "" {
-		matchers = append(matchers, labels.MustNewMatcher(labels.MatchEqual, "store", store))
-	}
-	set := q.client.Series(ctx, storeapi.SeriesRequest{MinMS: disjointSpec.StartMS, MaxMS: disjointSpec.EndMS(), Matchers: matchers})
-	defer set.Close()
-	for set.Next() {
-		if len(set.Chunks()) == 0 {
-			return series, fmt.Errorf("a series: %w", area.ErrEmpty)
-		}
-		series++
-	}
-	return series, set.Err()
-}
-
-// compareDisjoint returns an error unless all series of all stores, and of each store alone, are received.
-func (q *querier) compareDisjoint(ctx context.Context) error {
-	all, err := q.receiveDisjoint(ctx, "")
-	if err == nil && all != disjointStores*disjointSpec.Series {
-		err = fmt.Errorf("%w: %d series of %d stores, want %d", area.ErrUnequal, all, disjointStores, disjointStores*disjointSpec.Series)
-	}
-	for i := range disjointStores {
-		one, oneErr := q.receiveDisjoint(ctx, storeName(i))
-		if oneErr == nil && one != disjointSpec.Series {
-			oneErr = fmt.Errorf("%w: %d series of store %d, want %d", area.ErrUnequal, one, i, disjointSpec.Series)
-		}
-		err = errors.Join(err, oneErr)
-	}
-	return err
-}
-
-func (b *bench) measureDisjoint(ctx context.Context, round int, kind string, q *querier) error {
-	mean := func(store string, series int) (float64, error) {
+// durations returns the mean seconds of a request of the series of all stores, and those of the slowest store alone.
+func durations(ctx context.Context, c *stores.Client, requests int) (all, slowest float64, err error) {
+	mean := func(series int, more ...*labels.Matcher) (float64, error) {
+		r := stores.Request(disjointSpec.Metric, disjointSpec.StartMS, disjointSpec.EndMS(), more...)
 		begun := time.Now()
-		for range disjointRequests {
-			n, err := q.receiveDisjoint(ctx, store)
-			if err == nil && n != series {
-				err = fmt.Errorf("%w: %d series, want %d", area.ErrUnequal, n, series)
+		for range requests {
+			a, err := c.Receive(ctx, r, nil)
+			if err == nil && (a.Series != series || a.Chunks < series) {
+				err = fmt.Errorf("%w: %d series, want %d", area.ErrUnequal, a.Series, series)
 			}
 			if err != nil {
-				return math.NaN(), err
+				return 0, err
 			}
 		}
-		return time.Since(begun).Seconds() / disjointRequests, nil
+		return time.Since(begun).Seconds() / float64(requests), nil
 	}
-	slowest := 0.0
 	for i := range disjointStores {
-		t, err := mean(storeName(i), disjointSpec.Series)
+		t, err := mean(disjointSpec.Series, labels.MustNewMatcher(labels.MatchEqual, "store", storeName(i)))
 		if err != nil {
-			return err
+			return 0, 0, err
 		}
 		slowest = max(slowest, t)
 	}
-	all, err := mean("", disjointStores*disjointSpec.Series)
-	if err != nil {
-		return err
-	}
-	b.out.Recorder.Add(round, q.name, disjointAlone+kind, area.Seconds, slowest)
-	b.out.Recorder.Add(round, q.name, disjointAll+kind, area.Seconds, all)
-	return nil
+	all, err = mean(disjointStores * disjointSpec.Series)
+	return all, slowest, err
 }
 
-// delay is a TCP proxy that forwards the bytes of the server after a delay. It does not
-// limit the throughput.
-type delay struct {
-	listener net.Listener
-	target   string
-	by       time.Duration
-	running  sync.WaitGroup
-	mu       sync.Mutex
-	conns    []net.Conn
-}
-
-func newDelay(target string, by time.Duration) (*delay, error) {
+// serveLate serves a source over TCP until stop is called. What it sends is delayed.
+func serveLate(src storeapi.Source, by time.Duration) (address string, stop func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	d := &delay{listener: l, target: target, by: by}
-	d.running.Go(d.accept)
-	return d, nil
-}
-
-func (d *delay) address() string { return d.listener.Addr().String() }
-
-// close ends all connections and waits for their goroutines.
-func (d *delay) close() error {
-	err := d.listener.Close()
-	d.mu.Lock()
-	for _, c := range d.conns {
-		_ = c.Close() // may be closed already
-	}
-	d.mu.Unlock()
-	d.running.Wait()
-	return err
-}
-
-func (d *delay) accept() {
-	for {
-		client, err := d.listener.Accept()
-		if err != nil {
-			return
+	l = delayingListener{l, by}
+	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
+	storeapi.NewServer(src, storeapi.ServerOptions{}).Register(server)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	return l.Addr().String(), func() error {
+		server.Stop()
+		if err := <-ended; !errors.Is(err, grpc.ErrServerStopped) {
+			return err
 		}
-		server, err := net.Dial("tcp", d.target)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		d.mu.Lock()
-		d.conns = append(d.conns, client, server)
-		d.mu.Unlock()
-		d.running.Go(func() {
-			_, _ = io.Copy(server, client) // ends when either connection ends
-			_ = server.Close()
-		})
-		d.running.Go(func() { d.pass(client, server) })
-	}
+		return nil
+	}, nil
 }
 
-// delayed are bytes that were read from the server, and the time at which they are due.
+// delayingListener accepts connections whose writes arrive after a delay. It does not limit the throughput.
+type delayingListener struct {
+	net.Listener
+	by time.Duration
+}
+
+// delayed are bytes that were written, and the time at which they are due.
 type delayed struct {
 	data *[]byte // of delayedPool
 	due  time.Time
@@ -241,36 +140,58 @@ const (
 	delayedBytes = 64 << 10 // of a piece
 )
 
-// delayedPool has buffers of delayedBytes or more. The garbage of the proxies would be collected on the cores of the querier.
+// delayedPool has buffers of delayedBytes or more. Their garbage would be collected on the cores of the querier.
 var delayedPool = bufpool.New(delayedBytes, 16*delayedBytes)
 
-func (d *delay) pass(client, server net.Conn) {
-	pieces := make(chan delayed, delayedMax)
-	d.running.Go(func() {
-		for p := range pieces {
+// Accept implements net.Listener.
+func (l delayingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	d := &delayingConn{Conn: c, by: l.by, pieces: make(chan delayed, delayedMax), closed: make(chan struct{})}
+	go d.send()
+	return d, nil
+}
+
+type delayingConn struct {
+	net.Conn
+	by     time.Duration
+	pieces chan delayed
+	close  sync.Once
+	closed chan struct{}
+}
+
+// Write implements net.Conn. It returns before the bytes are sent.
+func (d *delayingConn) Write(b []byte) (int, error) {
+	data := delayedPool.Get()
+	*data = append(*data, b...)
+	select {
+	case d.pieces <- delayed{data, time.Now().Add(d.by)}:
+		return len(b), nil
+	case <-d.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+// Close implements net.Conn. Bytes that are not due are lost.
+func (d *delayingConn) Close() error {
+	d.close.Do(func() { close(d.closed) })
+	return d.Conn.Close()
+}
+
+func (d *delayingConn) send() {
+	for {
+		select {
+		case p := <-d.pieces:
 			time.Sleep(time.Until(p.due))
-			_, err := client.Write(*p.data)
+			_, err := d.Conn.Write(*p.data)
 			delayedPool.Put(p.data)
 			if err != nil {
-				break
+				_ = d.Close() // the server sees that its writes fail
+				return
 			}
-		}
-		_ = client.Close()
-		for p := range pieces { // the reader must not block
-			delayedPool.Put(p.data)
-		}
-	})
-	defer close(pieces)
-	for {
-		data := delayedPool.Get()
-		n, err := server.Read((*data)[:cap(*data)])
-		if n > 0 {
-			*data = (*data)[:n]
-			pieces <- delayed{data, time.Now().Add(d.by)}
-		} else {
-			delayedPool.Put(data)
-		}
-		if err != nil {
+		case <-d.closed:
 			return
 		}
 	}

@@ -2,362 +2,292 @@ package storeapi
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/prometheus/prometheus/model/labels"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
+	"github.com/ferula-io/ferula/bench/push"
+	"github.com/ferula-io/ferula/bench/stores"
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
-// The data and queries for queriers. The blocks of 8 h and the steps are those of area api.
+// The data of stores, and the queries for queriers.
 var (
-	querySpec = blocks.Spec{
-		Metric: "bench_metric", Values: blocks.Floats15, Series: 10_000, Samples: 8 * 3600 / 15, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
-	}
-	hopSpec = blocks.Spec{
+	querySpec = area.Floats(8)
+	hopSpec   = blocks.Spec{
 		Metric: "bench_metric", Values: blocks.Floats15, Series: 100_000, Samples: 120, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
 	}
-	queryExprs = []struct{ what, expr string }{
-		{"sum by (namespace), 8 h", "sum by (namespace) (bench_metric)"},
-		{"max by (namespace) of avg_over_time[5m], 8 h", "max by (namespace) (avg_over_time(bench_metric[5m]))"},
+	// A store of which label bytes are measured has two blocks, and the hour after them in the head, of the same series.
+	labelSpec = blocks.Spec{
+		Metric: "bench_metric", Values: blocks.Floats15, Series: 10_000, Samples: 240, StepMS: 60_000, StartMS: blocks.QuietStartMS, Seed: 1,
+	}
+	labelHeadSpec = func(s blocks.Spec) blocks.Spec { s.Samples, s.StartMS, s.Seed = 60, s.EndMS(), 2; return s }(labelSpec)
+
+	queries = []area.Query{
+		area.EightHours("sum by (namespace), 8 h", "sum by (namespace) (bench_metric)", 20),
+		area.EightHours("max by (namespace) of avg_over_time[5m], 8 h", "max by (namespace) (avg_over_time(bench_metric[5m]))", 20),
 	}
 )
 
 const (
-	queryPoints        = 161
-	queryStepMS        = 180_000
-	queryFromMS        = blocks.QuietStartMS + 60_000
 	requestsPerReading = 3 // consecutive requests for one reading
 	hopWhat            = "200,000 series of 120 samples of two stores, merged and forwarded"
 	querierPrefix      = "CPU of the querier: "
+
+	tolerance = 1e-9 // the engine in Thanos is of an older release, which adds in another order
+
+	partMS = 2 * 3600_000 // length of a block
+	parts  = 3            // of a store whose label bytes are measured: the blocks and the head
 )
 
-// querier is one of the two querier processes.
-type querier struct {
-	name    string
-	address string // of its StoreAPI
-	server  *proc.Server
-	conn    *grpc.ClientConn
-	client  *storeapi.Client
-}
-
-// queriers measures the cost of PromQL queries and of merged Series streams in the querier process.
-func (b *bench) queriers(ctx context.Context) error {
-	if err := b.queries(ctx); err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	if err := b.hop(ctx); err != nil {
-		return fmt.Errorf("hop2: %w", err)
-	}
-	b.out.Notes = append(b.out.Notes,
-		"Queriers are processes between a client and ferula serve as the store; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of the CPU is the engine. For the first query ferula's querier sends its steps, and the store leaves out the samples between them, at the cost of the store, whose CPU is not counted here; Thanos query gets whole chunks. The second query needs all samples.",
-		"Hop: a client requests batches of 64, as Thanos does, and receives every series; both stores have the same series with different replica labels, so that the series of the two alternate.",
-	)
-	return nil
-}
-
-// runQueriers starts Thanos query and ferula query over the same stores.
-func (b *bench) runQueriers(ctx context.Context, stores []string) (both [2]querier, stop func() error, err error) {
-	stop = func() error {
-		var errs []error
-		for _, q := range both {
-			if q.conn != nil {
-				errs = append(errs, q.conn.Close())
-			}
-			if q.server != nil {
-				errs = append(errs, q.server.Stop())
-			}
-		}
-		return errors.Join(errs...)
-	}
-	theirs, err := b.env.Programs.Get(ctx, peer.Thanos)
+// withQueriers calls work while Thanos query and ferula query run over the same stores.
+func (b *bench) withQueriers(ctx context.Context, endpoints []string, work func(both []*area.Side) error) error {
+	both, err := b.Pair(ctx, peer.Thanos)
 	if err != nil {
-		return both, stop, err
+		return err
 	}
-	ours, err := b.env.Programs.Ferula(ctx, peer.Thanos)
-	if err != nil {
-		return both, stop, err
+	launch := func(s *area.Side) (spec proc.Spec, err error) {
+		s.GRPC, err = proc.FreeAddress()
+		return s.Program.Query(s.Log(), s.GRPC, endpoints), err
 	}
-	for i, p := range []peer.Program{theirs, ours} {
-		q := &both[i]
-		q.name = []string{thanos, ferula}[i]
-		address, err := freeAddress()
-		if err != nil {
-			return both, stop, err
-		}
-		q.address = address
-		q.server, err = proc.Start(ctx, proc.Spec{
-			Name: p.Name + "-query", Path: p.Path, Env: peer.RuntimeEnv(), Ready: "/-/ready", Log: filepath.Join(b.env.Cache, "run", "querier", p.Name+".log"),
-			Args: func(http string) []string {
-				args := []string{"query", "--http-address=" + http, "--grpc-address=" + address}
-				for _, store := range stores {
-					args = append(args, "--endpoint="+store)
+	return b.With(ctx, launch, func() error {
+		for _, s := range both {
+			err := proc.Until(ctx, 30*time.Second, 100*time.Millisecond, s.Name+" has discovered its stores", func() error {
+				body, _, err := s.Fetch(ctx, proc.Request{Path: "/api/v1/stores"})
+				if err == nil && slices.ContainsFunc(endpoints, func(e string) bool { return !strings.Contains(string(body), e) }) {
+					err = area.ErrEmpty
 				}
-				return args
-			},
-		})
-		if err != nil {
-			return both, stop, err
+				return err
+			})
+			if err != nil {
+				return err
+			}
 		}
-		if q.conn, err = grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...); err != nil {
-			return both, stop, err
-		}
-		q.client = storeapi.NewClient(q.conn, storeapi.ClientOptions{NoExtension: true, BatchSeries: thanosBatch})
-		if err := q.waitForStores(ctx, stores); err != nil {
-			return both, stop, err
-		}
-		b.out.Versions = append(b.out.Versions, p.Version)
-	}
-	return both, stop, nil
+		return work(both)
+	}, both...)
 }
 
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// overStores calls work while ferula serve serves blocks as stores. Each has an external label replica with its name.
+func (b *bench) overStores(ctx context.Context, data blocks.Spec, names []string, flags []string, work func(all []*area.Side, endpoints []string) error) error {
+	p, err := b.Program(ctx, peer.Ferula)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return l.Addr().String(), l.Close()
+	var all []*area.Side
+	for _, name := range names {
+		all = append(all, b.Side(ferula, p, "store-"+name))
+	}
+	launch := func(s *area.Side) (proc.Spec, error) {
+		config := "global: {external_labels: {replica: " + names[slices.Index(all, s)] + "}}\nscrape_configs: []"
+		return b.TSDB(ctx, area.TSDB{Data: data, Config: config, Flags: flags, GRPC: true})(s)
+	}
+	return b.With(ctx, launch, func() error {
+		var endpoints []string
+		for _, s := range all {
+			endpoints = append(endpoints, s.GRPC)
+		}
+		return work(all, endpoints)
+	}, all...)
 }
 
-// waitForStores waits until a querier has discovered all of its stores.
-func (q *querier) waitForStores(ctx context.Context, stores []string) error {
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		body, _, err := q.server.Fetch(ctx, proc.Request{Path: "/api/v1/stores"})
+// readings takes readings of the CPU of queriers.
+func (b *bench) readings(ctx context.Context, what string, both []*area.Side, send func(s *area.Side) error) error {
+	return b.InTurn(what, both, func(round int, s *area.Side) error {
+		cpu, err := s.CPUDuring(ctx, func() error {
+			for range requestsPerReading {
+				if err := send(s); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		b.Add(round, s.Name, querierPrefix+what, area.Seconds, cpu.Seconds()/requestsPerReading)
+		return err
+	})
+}
+
+// query measures PromQL queries of both queriers.
+func (b *bench) query(ctx context.Context) error {
+	return b.overStores(ctx, querySpec, []string{"a"}, nil, func(_ []*area.Side, endpoints []string) error {
+		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
+			for _, q := range queries {
+				var results [2]model.Matrix
+				for i, s := range both {
+					body, _, err := s.Fetch(ctx, q.Request())
+					if err == nil {
+						results[i], err = area.DecodeMatrix(body)
+					}
+					if err == nil {
+						err = q.Complete(results[i])
+					}
+					if err != nil {
+						return fmt.Errorf("%s: %w", s.Name, err)
+					}
+				}
+				if err := area.SameMatrix(q.What, results[1], results[0], tolerance); err != nil {
+					return err
+				}
+			}
+			b.Logf("responses of the queriers are equal")
+			for _, q := range queries {
+				err := b.readings(ctx, q.What, both, func(s *area.Side) error { _, _, err := s.Fetch(ctx, q.Request()); return err })
+				if err != nil {
+					return err
+				}
+			}
+			b.Ratio("storeapi/query", querierPrefix+queries[0].What)
+			return nil
+		})
+	})
+}
+
+// withClients calls work with a client of each StoreAPI.
+func withClients(endpoints []string, opts storeapi.ClientOptions, work func(clients []*stores.Client) error) (err error) {
+	var clients []*stores.Client
+	for _, address := range endpoints {
+		c, err := stores.Dial(address, opts)
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(stores, func(s string) bool { return !strings.Contains(string(body), s) }) {
-			return nil
-		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+		clients = append(clients, c)
 	}
-	return fmt.Errorf("%s has not discovered its stores", q.name)
-}
-
-// runStore starts ferula serve as a store over a copy of blocks, with further flags.
-func (b *bench) runStore(ctx context.Context, from, name, config string, flags ...string) (server *proc.Server, address string, err error) {
-	p, err := b.env.Programs.Get(ctx, peer.Ferula)
-	if err != nil {
-		return nil, "", err
-	}
-	dir := filepath.Join(b.env.Cache, "run", "querier", name)
-	if err := blocks.Copy(from, filepath.Join(dir, "data")); err != nil {
-		return nil, "", err
-	}
-	file := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
-		return nil, "", err
-	}
-	if address, err = freeAddress(); err != nil {
-		return nil, "", err
-	}
-	spec := p.Serve(peer.TSDB{Dir: filepath.Join(dir, "data"), Config: file, Log: filepath.Join(dir, "log"), More: flags})
-	args := spec.Args
-	spec.Args = func(http string) []string { return append(args(http), "--grpc-address="+address) }
-	server, err = proc.Start(ctx, spec)
-	return server, address, err
-}
-
-// queries sends PromQL queries to both queriers.
-func (b *bench) queries(ctx context.Context) (err error) {
-	from, err := blocks.Ensure(ctx, b.env.Cache, querySpec)
-	if err != nil {
-		return err
-	}
-	store, address, err := b.runStore(ctx, from, "one", "scrape_configs: []\n")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.Stop()) }()
-	both, stop, err := b.runQueriers(ctx, []string{address})
-	defer func() { err = errors.Join(err, stop()) }()
-	if err != nil {
-		return err
-	}
-	for _, e := range queryExprs {
-		var results [2]string
-		for i := range both {
-			body, _, err := both[i].server.Fetch(ctx, queryRequest(e.expr))
-			if err != nil {
-				return fmt.Errorf("%s: %w", both[i].name, err)
-			}
-			if results[i], err = normalizedResult(body); err != nil {
-				return fmt.Errorf("%s: %w: %.300s", both[i].name, err, body)
-			}
-		}
-		if results[0] != results[1] {
-			return fmt.Errorf("%s: %w: %.300s\n%.300s", e.what, area.ErrUnequal, results[0], results[1])
-		}
-	}
-	b.env.Logf("responses of the queriers are equal")
-	for round := 1; round <= b.env.Rounds; round++ {
-		for _, e := range queryExprs {
-			for i := range both {
-				q := &both[i]
-				cpu, err := q.server.CPUDuring(ctx, func() error {
-					for range requestsPerReading {
-						if _, _, err := q.server.Fetch(ctx, queryRequest(e.expr)); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-				if err != nil {
-					return fmt.Errorf("%s: %w", q.name, err)
-				}
-				b.out.Recorder.Add(round, q.name, querierPrefix+e.what, area.Seconds, cpu.Seconds()/requestsPerReading)
-			}
-		}
-		b.env.Logf("queriers, round %d of %d", round, b.env.Rounds)
-	}
-	what := querierPrefix + queryExprs[0].what
-	b.out.Measure("storeapi/query", b.out.Recorder.Over(ferula, thanos, what), what)
-	return nil
-}
-
-func queryRequest(expr string) proc.Request {
-	seconds := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
-	return proc.Request{Path: "/api/v1/query_range", Query: url.Values{
-		"query": {expr}, "start": {seconds(queryFromMS)}, "end": {seconds(queryFromMS + (queryPoints-1)*queryStepMS)}, "step": {seconds(queryStepMS)},
-	}}
-}
-
-// normalizedResult returns the data of a response as text, with sorted series. Values are rounded to 12 digits, because the
-// engine in Thanos is of an older release, which adds in another order.
-func normalizedResult(body []byte) (string, error) {
-	var response struct {
-		Data struct {
-			Result []struct {
-				Metric map[string]string
-				Values [][2]any
-			}
-		}
-	}
-	if err := json.Unmarshal(body, &response); err != nil {
-		return "", err
-	}
-	if len(response.Data.Result) < 2 {
-		return "", area.ErrEmpty
-	}
-	var lines []string
-	for _, s := range response.Data.Result {
-		if len(s.Values) != queryPoints {
-			return "", fmt.Errorf("%d points: %w", len(s.Values), area.ErrEmpty)
-		}
-		line := fmt.Sprint(s.Metric)
-		for _, v := range s.Values {
-			f, err := strconv.ParseFloat(fmt.Sprint(v[1]), 64)
-			if err != nil {
-				return "", err
-			}
-			line += fmt.Sprintf(" %v:%.12g", v[0], f)
-		}
-		lines = append(lines, line)
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n"), nil
+	return work(clients)
 }
 
 // hop measures both queriers while they forward the merged series of two stores.
-func (b *bench) hop(ctx context.Context) (err error) {
-	from, err := blocks.Ensure(ctx, b.env.Cache, hopSpec)
-	if err != nil {
-		return err
-	}
-	var stores []string
-	for _, name := range []string{"a", "b"} {
-		server, address, err := b.runStore(ctx, from, name, "global: {external_labels: {replica: "+name+"}}\nscrape_configs: []\n")
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, server.Stop()) }()
-		stores = append(stores, address)
-	}
-	both, stop, err := b.runQueriers(ctx, stores)
-	defer func() { err = errors.Join(err, stop()) }()
-	if err != nil {
-		return err
-	}
-	var found [2]received
-	for i := range both {
-		if found[i], err = both[i].receive(ctx, true); err != nil {
-			return fmt.Errorf("%s: %w", both[i].name, err)
-		}
-	}
-	if found[0] != found[1] || found[0].series != 2*hopSpec.Series {
-		return fmt.Errorf("%w: %d series, %d chunks; %d and %d", area.ErrUnequal, found[0].series, found[0].chunks, found[1].series, found[1].chunks)
-	}
-	b.env.Logf("merged streams are equal: %d series, %d chunks", found[0].series, found[0].chunks)
-	what := querierPrefix + hopWhat
-	for round := 1; round <= b.env.Rounds; round++ {
-		for i := range both {
-			q := &both[i]
-			cpu, err := q.server.CPUDuring(ctx, func() error {
-				for range requestsPerReading {
-					got, err := q.receive(ctx, false)
-					if err == nil && (got.series != found[0].series || got.chunks != found[0].chunks) {
+func (b *bench) hop(ctx context.Context) error {
+	return b.overStores(ctx, hopSpec, []string{"a", "b"}, nil, func(_ []*area.Side, endpoints []string) error {
+		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
+			return withClients([]string{both[0].GRPC, both[1].GRPC}, stores.LikeThanos, func(clients []*stores.Client) error {
+				r := stores.Request(hopSpec.Metric, hopSpec.StartMS, hopSpec.EndMS())
+				found, _, err := stores.Compare(ctx, r, false, clients...)
+				if err == nil && found[0].Series != 2*hopSpec.Series {
+					err = fmt.Errorf("%w: %d series", area.ErrUnequal, found[0].Series)
+				}
+				if err != nil {
+					return err
+				}
+				b.Logf("merged streams are equal: %d series, %d chunks", found[0].Series, found[0].Chunks)
+				err = b.readings(ctx, hopWhat, both, func(s *area.Side) error {
+					got, err := clients[slices.Index(both, s)].Receive(ctx, r, nil)
+					if err == nil && (got.Series != found[0].Series || got.Chunks != found[0].Chunks) {
 						err = area.ErrUnequal
 					}
-					if err != nil {
-						return err
-					}
-				}
-				return nil
+					return err
+				})
+				b.Ratio("storeapi/hop2", querierPrefix+hopWhat)
+				return err
 			})
-			if err != nil {
-				return fmt.Errorf("%s: %w", q.name, err)
-			}
-			b.out.Recorder.Add(round, q.name, what, area.Seconds, cpu.Seconds()/requestsPerReading)
-		}
-		b.env.Logf("hop, round %d of %d", round, b.env.Rounds)
-	}
-	b.out.Measure("storeapi/hop2", b.out.Recorder.Over(ferula, thanos, what), what)
-	return nil
-}
-
-// received is the digest of a stream.
-type received struct {
-	series, chunks int
-	sum            [sha256.Size]byte
-}
-
-// receive requests all series. With look it also hashes them.
-func (q *querier) receive(ctx context.Context, look bool) (r received, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	set := q.client.Series(ctx, storeapi.SeriesRequest{
-		MinMS: hopSpec.StartMS, MaxMS: hopSpec.EndMS(), Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", hopSpec.Metric)},
+		})
 	})
-	defer set.Close()
-	hash := sha256.New()
-	for set.Next() {
-		r.series++
-		r.chunks += len(set.Chunks())
-		if !look {
+}
+
+// shape is what sends labels: a store, or a querier over two.
+type shape struct {
+	what   string
+	series int
+	peer   string // address of Thanos query; "": none
+	own    string // address of ferula
+}
+
+// labelBytes measures the bytes of labels that a store and a querier send, with and without differences.
+func (b *bench) labelBytes(ctx context.Context) error {
+	flags := []string{"--web.enable-remote-write-receiver"}
+	return b.overStores(ctx, labelSpec, []string{"a", "b"}, flags, func(all []*area.Side, endpoints []string) error {
+		for _, s := range all {
+			if err := push.Samples(ctx, s.Server, labelHeadSpec); err != nil {
+				return err
+			}
+		}
+		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
+			var whats []string
+			for _, s := range []shape{
+				{"two blocks and a head", labelSpec.Series, "", endpoints[0]},
+				{"a querier over two stores", 2 * labelSpec.Series, both[0].GRPC, both[1].GRPC},
+			} {
+				for _, labelsOnly := range []bool{false, true} {
+					what, err := b.labelBytesOf(ctx, s, labelsOnly)
+					if err != nil {
+						return fmt.Errorf("%s: %w", what, err)
+					}
+					whats = append(whats, what)
+				}
+			}
+			b.Own("storeapi/symbols-label-bytes", 1, whats...)
+			b.Note(fmt.Sprintf("Label bytes of a series: all bytes of the messages of a stream, less those of its chunks. A store is ferula serve with %d series of nine labels, one of them external, in two blocks and in the head; the querier is over two of them, whose series differ in the external label. \"With differences\" is what a ferula process on another machine requests, \"plain\" the same request without these. \"Labels only\" is a request without chunks, whose messages hold more series.", labelSpec.Series))
+			return nil
+		})
+	})
+}
+
+// labelBytesOf measures one shape. what names the figure: bytes with differences over bytes without.
+func (b *bench) labelBytesOf(ctx context.Context, s shape, labelsOnly bool) (what string, err error) {
+	what = "label bytes of a series: " + s.what
+	if labelsOnly {
+		what += ", labels only"
+	}
+	plain, coded := what+", plain", what+", with differences"
+	var first *stores.Digest
+	for _, r := range []struct {
+		side, address, what string
+		opts                storeapi.ClientOptions
+	}{
+		{thanos, s.peer, plain, stores.LikeThanos}, {ferula, s.own, plain, storeapi.ClientOptions{NoDeltas: true}},
+		{ferula, s.own, coded, storeapi.ClientOptions{}},
+	} {
+		if r.address == "" {
 			continue
 		}
-		hash.Write(set.Labels())
-		for _, c := range set.Chunks() {
-			fmt.Fprint(hash, c.MinMS, c.MaxMS, c.Encoding)
-			hash.Write(c.Data)
+		n, bytes, d, err := receiveLabels(ctx, r.address, r.opts, labelsOnly)
+		if err != nil {
+			return what, fmt.Errorf("%s: %w", r.side, err)
 		}
+		if first == nil {
+			first = &d
+		}
+		if d.Sum() != first.Sum() || n != s.series {
+			return what, fmt.Errorf("%w: %s sends %d series, want %d, %s", area.ErrUnequal, r.side, n, s.series, r.what)
+		}
+		b.Add(1, r.side, r.what, area.Bytes, float64(bytes)/float64(n))
 	}
-	r.sum = [sha256.Size]byte(hash.Sum(nil))
-	return r, set.Err()
+	what += ", with over without"
+	b.Add(0, ferula, what, area.Ratio, area.Over(b.Median(ferula, coded), b.Median(ferula, plain)))
+	return what, nil
+}
+
+// receiveLabels requests all series of a store at address, and returns their number, and the bytes of the messages without those
+// of chunks. Unless it requests labels only, each must have chunks of both blocks and of the head.
+func receiveLabels(ctx context.Context, address string, opts storeapi.ClientOptions, labelsOnly bool) (n int, bytes int64, d stores.Digest, err error) {
+	err = withClients([]string{address}, opts, func(clients []*stores.Client) error {
+		r := stores.Request(labelSpec.Metric, labelSpec.StartMS, labelHeadSpec.EndMS())
+		r.SkipChunks = labelsOnly
+		a, err := clients[0].Receive(ctx, r, func(lset []byte, chunks []series.Chunk) error {
+			var of [parts]bool
+			for _, c := range chunks {
+				sent := []series.Part{{Encoding: c.Encoding, Data: c.Data}}
+				bytes -= int64(storepb.FieldSize(storepb.ChunkSize(c.MinMS, c.MaxMS, sent)))
+				if part := (c.MinMS - labelSpec.StartMS) / partMS; part >= 0 && part < parts {
+					of[part] = true
+				}
+			}
+			if of != [parts]bool{!labelsOnly, !labelsOnly, !labelsOnly} {
+				return fmt.Errorf("%w: chunks of blocks and head: %v", area.ErrUnequal, of)
+			}
+			return d.Add(lset, chunks)
+		})
+		n, bytes = a.Series, bytes+a.Bytes
+		return err
+	})
+	return n, bytes, d, err
 }

@@ -3,7 +3,7 @@
 // The input is a file of series generated from a seed. Two workers, Thanos' codec as released and ferula's server and client,
 // send them over TCP within their own process; the floor is gRPC with a codec that does nothing. The received series are
 // compared first, every byte of labels and chunks. The memory growth of a streaming server is measured in a separate
-// process. The goals query and hop2 measure Thanos query and ferula query as processes between stores and clients.
+// process. Further goals measure Thanos query and ferula query as processes between stores and clients.
 package storeapi
 
 import (
@@ -11,14 +11,20 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/proc"
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/bench/streams"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
-	Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone; queriers as processes", Run: run,
+	Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone; queriers as processes",
+	Sides: []string{thanos, floor, ferula}, Run: run,
 }
 
 const (
@@ -28,8 +34,10 @@ const (
 
 	nanosecondsASeries = "ns/series"
 
-	thanosBatch = 64 // the batch size that Thanos' querier requests
-	repeats     = 5
+	repeats = 5
+
+	fewSeries  = 10_000
+	manySeries = 1_000_000
 )
 
 // side is one implementation under test.
@@ -40,59 +48,58 @@ type side struct {
 }
 
 type bench struct {
-	env   area.Env
-	out   *area.Outcome
+	*area.Bench
 	sides []side
 	files map[int]string // by number of samples of a series
 }
 
-func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
-	b := &bench{env: env, files: map[int]string{}, out: &area.Outcome{Sides: []string{thanos, floor, ferula}}}
+func run(ctx context.Context, of *area.Bench) (err error) {
+	b := &bench{Bench: of, files: map[int]string{}}
 	for _, n := range sampleCounts {
-		if b.files[n], err = ensure(env.Cache, n); err != nil {
-			return nil, err
+		if b.files[n], err = ensure(b.Cache, n); err != nil {
+			return err
 		}
 	}
-	codec, err := env.Programs.Get(ctx, peer.ThanosCodec)
+	codec, err := b.Program(ctx, peer.ThanosCodec)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	own, err := env.Programs.Get(ctx, peer.Storestream)
+	own, err := b.Program(ctx, peer.Storestream)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	b.out.Versions = []string{codec.Version, own.Version}
 	mine := own
-	if env.Programs.Null {
+	if b.Programs.Null {
 		mine = codec
 	}
-	b.sides = []side{{name: thanos, task: streams.Task{Batch: thanosBatch}}, {name: floor, task: streams.Task{Noop: true}}, {name: ferula, task: streams.Task{Batch: thanosBatch, Extension: true}}}
+	b.sides = []side{
+		{name: thanos, task: streams.Task{Batch: stores.Batch}}, {name: floor, task: streams.Task{Noop: true}},
+		{name: ferula, task: streams.Task{Batch: stores.Batch, Extension: true}},
+	}
 	for i, p := range []peer.Program{codec, own, mine} {
 		if b.sides[i].worker, err = startWorker(p); err != nil {
-			return nil, err
+			return err
 		}
-		w := b.sides[i].worker
-		defer func() { err = errors.Join(err, w.close()) }()
+		defer func() { err = errors.Join(err, b.sides[i].worker.close()) }()
 	}
-	for _, step := range []func(context.Context) error{b.compare, b.streams, b.matrix, b.wire, b.batchBytes} {
+	if err := b.compare(ctx); err != nil {
+		return err
+	}
+	if err := b.EachRound("streams", func(round int) error { return errors.Join(b.streams(ctx, round), b.sizes(ctx, round)) }); err != nil {
+		return err
+	}
+	for _, n := range []int{fewSeries, manySeries} {
+		if err := b.growth(ctx, b.Side(ferula, own, "growth"), n); err != nil {
+			return fmt.Errorf("growth: %w", err)
+		}
+	}
+	for _, step := range []func(context.Context) error{b.labelBytes, b.disjoint, b.query, b.hop} {
 		if err := step(ctx); err != nil {
-			return nil, err
+			return err
 		}
-	}
-	if err := b.growth(ctx, own); err != nil {
-		return nil, err
-	}
-	if err := b.labelBytes(ctx); err != nil {
-		return nil, fmt.Errorf("label bytes: %w", err)
-	}
-	if err := b.disjoint(ctx); err != nil {
-		return nil, fmt.Errorf("disjoint stores: %w", err)
-	}
-	if err := b.queriers(ctx); err != nil {
-		return nil, err
 	}
 	b.conclude()
-	return b.out, nil
+	return nil
 }
 
 // compare checks that all sides deliver equal series, for every kind of request that is measured.
@@ -100,16 +107,16 @@ func (b *bench) compare(ctx context.Context) error {
 	for _, n := range sampleCounts {
 		want := ""
 		for _, s := range b.sides {
-			if s.task.Noop {
+			tasks := []streams.Task{s.task, {Batch: stores.Batch}, {Batch: 1}}
+			switch s.name {
+			case floor:
 				continue // its client does not decode
-			}
-			tasks := []streams.Task{s.task, {Batch: thanosBatch}, {Batch: 1}}
-			if s.name == ferula {
+			case ferula:
 				tasks = append(tasks, streams.Task{Querier: true})
 			}
 			for _, t := range tasks {
-				t.File, t.Series, t.Check = b.files[n], seriesCount, true
-				f, err := s.worker.do(ctx, t)
+				t.Check = true
+				f, err := b.do(ctx, s, n, seriesCount, t)
 				if err != nil {
 					return err
 				}
@@ -122,16 +129,23 @@ func (b *bench) compare(ctx context.Context) error {
 			}
 		}
 	}
-	b.env.Logf("received series are equal")
+	b.Logf("received series are equal")
 	return nil
+}
+
+// do runs a task over so many series of so many samples.
+func (b *bench) do(ctx context.Context, s side, samples, series int, t streams.Task) (streams.Figures, error) {
+	t.File, t.Series = b.files[samples], series
+	if t.Repeats == 0 {
+		t.Repeats = repeats
+	}
+	return s.worker.do(ctx, t)
 }
 
 func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samples) }
 
 // plainWhat names the reading of ferula without deltas, which sends the same bytes as the floor.
 func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
-func keptWhat(samples int) string  { return streamWhat(samples) + ", all kept" }
-func allocWhat(samples int) string { return fmt.Sprintf("allocations: %d samples, all kept", samples) }
 
 // heldWhat and heldAllocWhat name the readings of the client of ferula query.
 func heldWhat(samples int) string { return streamWhat(samples) + ", held by the querier" }
@@ -141,101 +155,106 @@ func heldAllocWhat(samples int) string {
 }
 
 // streams takes the readings of the goals, sides in turn.
-func (b *bench) streams(ctx context.Context) error {
-	for round := 1; round <= b.env.Rounds; round++ {
-		for _, n := range sampleCounts {
-			for _, s := range b.sides {
-				t := s.task
-				t.File, t.Series, t.Repeats = b.files[n], seriesCount, repeats
-				f, err := s.worker.do(ctx, t)
-				if err != nil {
-					return err
-				}
-				b.add(round, s.name, streamWhat(n), f)
-				switch s.name {
-				case floor:
-					b.add(round, s.name, plainWhat(n), f)
-					continue
-				case ferula:
-					plain := t
-					plain.NoDeltas = true
-					if f, err = s.worker.do(ctx, plain); err != nil {
-						return err
-					}
-					b.add(round, s.name, plainWhat(n), f)
-				}
-				t.Keep = true
-				if f, err = s.worker.do(ctx, t); err != nil {
-					return err
-				}
-				b.add(round, s.name, keptWhat(n), f)
-				b.out.Recorder.Add(round, s.name, allocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
-				if s.name == ferula {
-					t.Querier = true
-					if f, err = s.worker.do(ctx, t); err != nil {
-						return err
-					}
-					b.add(round, s.name, heldWhat(n), f)
-					b.out.Recorder.Add(round, s.name, heldAllocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
-				}
-			}
-		}
-		b.env.Logf("round %d of %d", round, b.env.Rounds)
-	}
-	return nil
-}
-
-func (b *bench) add(round int, side, what string, f streams.Figures) {
-	b.out.Recorder.Add(round, side, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
-}
-
-// wire measures the bytes that servers write.
-func (b *bench) wire(ctx context.Context) error {
+func (b *bench) streams(ctx context.Context, round int) error {
 	for _, n := range sampleCounts {
-		for _, kind := range []struct {
-			what string
-			task streams.Task
-		}{
-			{"plain", streams.Task{NoDeltas: true}}, {"snappy", streams.Task{NoDeltas: true, Compression: "snappy"}},
-			{"labels only", streams.Task{NoDeltas: true, LabelsOnly: true}},
-			{"deltas", streams.Task{}}, {"deltas, snappy", streams.Task{Compression: "snappy"}}, {"deltas, labels only", streams.Task{LabelsOnly: true}},
-		} {
-			for _, s := range b.sides {
-				t := kind.task
-				t.Batch, t.Extension = s.task.Batch, s.task.Extension
-				if s.task.Noop || s.name == thanos && !t.NoDeltas {
+		for _, s := range b.sides {
+			for _, what := range []string{streamWhat(n), plainWhat(n), heldWhat(n)} {
+				t := s.task
+				switch what {
+				case plainWhat(n):
+					t.NoDeltas = true
+				case heldWhat(n):
+					t.Querier = true
+				}
+				if s.name == thanos && t != s.task || s.name == floor && t.Querier {
 					continue
 				}
-				t.File, t.Series, t.Check = b.files[n], seriesCount, true
-				f, err := s.worker.do(ctx, t)
+				f, err := b.do(ctx, s, n, seriesCount, t)
 				if err != nil {
 					return err
 				}
-				b.out.Recorder.Add(1, s.name, fmt.Sprintf("bytes of a series: %d samples, %s", n, kind.what), area.Bytes, float64(f.WireBytes)/seriesCount)
+				b.Add(round, s.name, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
+				if t.Querier {
+					b.Add(round, s.name, heldAllocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// sizes takes a reading of every size of a stream. Both sides get the request that Thanos sends.
+func (b *bench) sizes(ctx context.Context, round int) error {
+	for _, samples := range sampleCounts {
+		for _, series := range []int{100, 1000, 10_000, seriesCount} {
+			for _, s := range []side{b.sides[0], b.sides[2]} {
+				f, err := b.do(ctx, s, samples, series, streams.Task{Batch: stores.Batch, Repeats: seriesCount / series})
+				if err != nil {
+					return err
+				}
+				what := fmt.Sprintf("CPU: %d samples x %d series, batch %d", samples, series, stores.Batch)
+				b.Add(round, s.name, what, nanosecondsASeries, float64(f.CPUNanoseconds)/float64(series))
+			}
+		}
+	}
+	return nil
+}
+
+func growthWhat(n int) string { return fmt.Sprintf("growth of a server: %d series", n) }
+
+// growth measures how much the memory of a server grows while it streams n series. Each measurement starts a new process.
+func (b *bench) growth(ctx context.Context, s *area.Side, n int) error {
+	launch := func(s *area.Side) (spec proc.Spec, err error) {
+		s.GRPC, err = proc.FreeAddress()
+		return s.Program.Own(s.Log(), "-grpc="+s.GRPC), err
+	}
+	r := storeapi.SeriesRequest{MaxMS: 1, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "series", fmt.Sprint(n))}}
+	return b.InTurn(growthWhat(n), []*area.Side{s}, func(round int, s *area.Side) error {
+		return b.With(ctx, launch, func() (err error) {
+			c, err := stores.Dial(s.GRPC, storeapi.ClientOptions{})
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			// The request for few series is repeated until manySeries were sent in total, so that the servers of both
+			// measurements work equally long: a single short response would end before the first garbage collection.
+			g, err := s.GrowthDuring(ctx, func() error {
+				for range manySeries / n {
+					a, err := c.Receive(ctx, r, nil)
+					if err == nil && a.Series != n {
+						err = fmt.Errorf("%w: %d series", area.ErrUnequal, a.Series)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			b.Add(round, ferula, growthWhat(n), area.Bytes, float64(g.Bytes()))
+			return err
+		}, s)
+	})
 }
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
-	rec := &b.out.Recorder
-	allocs := 0.0
-	var from []string
+	var allocs []string
 	for _, n := range sampleCounts {
-		allocs, from = max(allocs, rec.Median(ferula, heldAllocWhat(n))), append(from, heldAllocWhat(n))
-		b.out.Measure(fmt.Sprintf("storeapi/series-%d", n), rec.Over(ferula, thanos, streamWhat(n)), streamWhat(n))
-		b.out.Measure(fmt.Sprintf("storeapi/vs-noop-%d", n), rec.Over(ferula, floor, plainWhat(n)), plainWhat(n))
+		allocs = append(allocs, heldAllocWhat(n))
+		b.Ratio(fmt.Sprintf("storeapi/series-%d", n), streamWhat(n))
+		b.RatioTo(fmt.Sprintf("storeapi/vs-noop-%d", n), floor, plainWhat(n))
 	}
-	b.out.Measure("storeapi/allocs-per-series", allocs, from...)
-	b.out.Measure("storeapi/growth", area.Over(rec.Median(ferula, growthWhat(manySeries)), rec.Median(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
-	b.out.Notes = append(b.out.Notes,
-		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount, chunkSamples),
-		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with deltas. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula as copies. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
+	b.Own("storeapi/allocs-per-series", 1, allocs...)
+	few, many := growthWhat(fewSeries), growthWhat(manySeries)
+	b.Measure("storeapi/growth", area.Over(b.Median(ferula, many), b.Median(ferula, few)), few, many)
+	b.Note(
+		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of 120 samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount),
+		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with deltas. Each client converts labels to the engine's type and reads the chunks, then releases them. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
 		"ferula's source holds encoded label sets and consecutive chunks, as the mapped files of a block do. Thanos' source holds encoded messages.",
 		"gRPC alone sends the encoded messages that ferula sends without deltas, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without deltas.",
-		"In the matrix of samples, series and batches both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB. Its sizes are those of the benchmark in Thanos' change that introduced batches, and 64; time is wall time of the stream, without the garbage collection after it, which CPU includes; all figures are per series.",
+		"With a number of series and a batch size both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB; all figures are per series.",
 		"Growth is that of a server that generates its series while it sends them, so that only the memory of the server itself can grow.",
+		"Queriers are processes between a client and ferula serve as the store; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of the CPU is the engine. For the first query ferula's querier sends its steps, and the store leaves out the samples between them, at the cost of the store, whose CPU is not counted here; Thanos query gets whole chunks. The second query needs all samples.",
+		"Hop: a client requests batches of 64, as Thanos does, and receives every series; both stores have the same series with different replica labels, so that the series of the two alternate.",
 	)
 }

@@ -39,7 +39,10 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area, page.Area}
+	return []area.Area{
+		jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area,
+		stack.Area, profiles.Area, storeapi.Area, store.Area, page.Area,
+	}
 }
 
 // errNoisy means that the readings of a peer differ too much for a reliable result. A run with this error is not recorded.
@@ -100,7 +103,8 @@ func run(ctx context.Context, o options) (short int, err error) {
 		return 0, err
 	}
 	if o.list {
-		return 0, list(goals)
+		list(goals)
+		return 0, nil
 	}
 	chosen := areas()
 	if o.area != "" {
@@ -140,10 +144,11 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 		Rounds: o.rounds, Cache: cache, Log: os.Stderr, Short: o.short,
 		Programs: peer.Programs{Root: root, Cache: cache, Given: maps.Clone(o.given), Null: o.null},
 	}
+	b := area.New(a, env)
 	r := report.Run{
-		Area: a, Goals: goals, Rounds: o.rounds, Machine: report.ThisMachine(), Commit: report.Commit(root), When: time.Now(),
+		Area: a, Outcome: &b.Outcome, Goals: goals, Rounds: o.rounds, Machine: report.ThisMachine(), Commit: report.Commit(root), When: time.Now(),
 	}
-	if r.Outcome, err = a.Run(ctx, env); err != nil {
+	if err := a.Run(ctx, b); err != nil {
 		return 0, err
 	}
 	if err := r.Table(os.Stdout); err != nil {
@@ -177,14 +182,11 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	return short, nil
 }
 
-// list prints every area with its goals and marks those that are not measured yet.
-func list(goals []goal.Goal) error {
-	implemented, unmeasured := map[string]string{}, map[string]bool{}
+// list prints every area with its goals.
+func list(goals []goal.Goal) {
+	implemented := map[string]string{}
 	for _, a := range areas() {
 		implemented[a.Name] = a.About
-		for _, name := range a.Unmeasured {
-			unmeasured[name] = true
-		}
 		for _, also := range a.Also {
 			implemented[also] = a.About
 		}
@@ -199,11 +201,6 @@ func list(goals []goal.Goal) error {
 			}
 			fmt.Printf("%s: %s\n", last, about)
 		}
-		mark := ""
-		if unmeasured[g.Name] || implemented[g.Area()] == "" {
-			mark = "not measured yet: "
-		}
-		fmt.Printf("\t%s %s %s %s\t%s%s\n", g.Name, g.Op, goal.Figure(g.Limit), g.Unit, mark, g.How)
+		fmt.Printf("\t%s %s %s %s\t%s\n", g.Name, g.Op, goal.Figure(g.Limit), g.Unit, g.How)
 	}
-	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -23,18 +22,11 @@ func start(ctx context.Context, program peer.Program, dir string) (c *cluster, e
 			err = errors.Join(err, c.stop())
 		}
 	}()
-	if err := os.RemoveAll(dir); err != nil {
-		return c, err
-	}
 	data, config := filepath.Join(dir, "data"), filepath.Join(dir, "prometheus.yml")
-	if err := os.MkdirAll(data, 0o755); err != nil {
-		return c, err
-	}
-	if err := os.WriteFile(config, []byte("global: {external_labels: {replica: a}}\n"), 0o644); err != nil {
-		return c, err
-	}
-	grpc, err := freeAddress()
-	if err != nil {
+	grpc, err := proc.FreeAddress()
+	other, err2 := proc.FreeAddress()
+	if err := errors.Join(err, err2, os.RemoveAll(dir), os.MkdirAll(data, 0o755),
+		os.WriteFile(config, []byte("global: {external_labels: {replica: a}}\n"), 0o644)); err != nil {
 		return c, err
 	}
 	spec := func(name string, args ...string) proc.Spec {
@@ -51,10 +43,6 @@ func start(ctx context.Context, program peer.Program, dir string) (c *cluster, e
 	}
 	if c.serve, err = proc.Start(ctx, spec("serve", "--config.file="+config, "--storage.tsdb.path="+data, "--grpc-address="+grpc,
 		"--profiles.limit.rate=1GB", "--profiles.limit.burst=1GB")); err != nil {
-		return c, err
-	}
-	other, err := freeAddress()
-	if err != nil {
 		return c, err
 	}
 	if c.querier, err = proc.Start(ctx, spec("query", "--endpoint="+grpc, "--grpc-address="+other, "--query.replica-label=replica")); err != nil {
@@ -81,12 +69,4 @@ func (c *cluster) servers() (running []*proc.Server) {
 		}
 	}
 	return running
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

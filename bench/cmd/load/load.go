@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -25,8 +24,7 @@ type load struct {
 	o options
 	*cluster
 	model
-	fleet  profiles.Fleet
-	http   *http.Client
+	fleet  *profiles.Fleet
 	rounds int // number of rounds; all their samples were acknowledged
 
 	acknowledged []atomic.Int64 // number of acknowledged rounds of each target
@@ -41,12 +39,11 @@ type load struct {
 	applied   time.Duration // from the begin of the load to the last reading of cpu
 }
 
-func newLoad(o options, c *cluster, fleet profiles.Fleet) *load {
+func newLoad(o options, c *cluster, fleet *profiles.Fleet) *load {
 	return &load{
 		o: o, cluster: c, fleet: fleet, latencies: map[string][]time.Duration{}, ended: map[string]time.Time{}, memory: map[*proc.Server][]int64{}, cpu: map[*proc.Server]time.Duration{},
 		model:        model{series: o.series, begin: time.Now().Add(startIn).Truncate(time.Second), interval: o.interval},
 		acknowledged: make([]atomic.Int64, o.series/seriesOfTarget),
-		http:         &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: queriers}},
 	}
 }
 
@@ -71,7 +68,7 @@ func (l *load) watch(ctx context.Context) error {
 			}
 		}
 		l.applied = time.Since(l.begin)
-		if err := sleep(ctx, watchEvery); err != nil {
+		if err := proc.Wait(ctx, watchEvery); err != nil {
 			return err
 		}
 	}
@@ -97,16 +94,13 @@ func (l *load) verify(ctx context.Context) error {
 			}
 		}
 	}
-	body, err := profiles.MergeRequest(l.begin.Add(-time.Minute).UnixMilli(), now.UnixMilli())
+	message, err := profiles.MergeRequest(`{pod!=""}`, l.begin.Add(-time.Minute).UnixMilli(), now.UnixMilli())
 	if err != nil {
 		return err
 	}
-	status, text, err := l.post(ctx, l.serve.URL()+profiles.MergePath, http.Header{"Content-Type": {"application/proto"}}, body)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("merge of all profiles: %w: %d: %s", proc.ErrStatus, status, text)
-	}
+	text, _, err := l.serve.Fetch(ctx, profiles.Call(profiles.MergePath, message))
 	if err != nil {
-		return errors.Join(append(errs, err)...)
+		return errors.Join(append(errs, fmt.Errorf("merge of all profiles: %w", err))...)
 	}
 	total, err := profiles.MergedTotal(text)
 	if want := l.allocated.Load(); err == nil && total != want {

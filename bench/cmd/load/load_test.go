@@ -117,7 +117,7 @@ func TestUntil_ReturnsAnErrorThatComesAfterTheEnd(t *testing.T) {
 	if err := until(t.Context(), time.Now(), late); !errors.Is(err, errWrong) {
 		t.Errorf("%v, want %v", err, errWrong)
 	}
-	onTime := func(ctx context.Context) error { return sleep(ctx, time.Hour) }
+	onTime := func(ctx context.Context) error { return proc.Wait(ctx, time.Hour) }
 	if err := until(t.Context(), time.Now(), onTime); err != nil {
 		t.Error(err)
 	}

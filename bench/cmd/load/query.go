@@ -5,15 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
+	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
@@ -66,41 +64,29 @@ type checkedQuery struct {
 
 // query sends queries at the rate of -queries, alternately to the frontend and to the querier.
 func (l *load) query(ctx context.Context) error {
-	if err := sleep(ctx, time.Until(l.at(roundsBeforeQueries))); err != nil {
+	if err := proc.Wait(ctx, time.Until(l.at(roundsBeforeQueries))); err != nil {
 		return err
 	}
 	begin := time.Now()
 	done := context.WithoutCancel(ctx)
-	errs := make([]error, queriers)
-	var running sync.WaitGroup
-	for q := range queriers {
-		running.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(q), 1))
-			for n := q; errs[q] == nil; n += queriers {
-				due := begin.Add(time.Duration(float64(n) / l.o.queries * float64(time.Second)))
-				if errs[q] = sleep(ctx, time.Until(due)); errs[q] != nil {
-					return
-				}
-				server, where := l.querier, "query"
-				if n%2 == 0 {
-					server, where = l.frontend, "query-frontend"
-				}
-				p := l.checkedQuery(r, n/2)
-				if err := l.runQuery(done, server, p); err != nil {
-					errs[q] = fmt.Errorf("%s: %s: %w", where, p.values.Get("query"), err)
-					return
-				}
-				l.latency(where+": "+p.what, time.Since(due))
+	return proc.Parallel(queriers, func(q int) error {
+		r := rand.New(rand.NewPCG(uint64(q), 1))
+		for n := q; ; n += queriers {
+			due := begin.Add(time.Duration(float64(n) / l.o.queries * float64(time.Second)))
+			if err := proc.Wait(ctx, time.Until(due)); err != nil {
+				return unlessOver(err)
 			}
-		})
-	}
-	running.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, errOver) {
-			return err
+			server, where := l.querier, "query"
+			if n%2 == 0 {
+				server, where = l.frontend, "query-frontend"
+			}
+			p := l.checkedQuery(r, n/2)
+			if err := l.runQuery(done, server, p); err != nil {
+				return fmt.Errorf("%s: %s: %w", where, p.values.Get("query"), err)
+			}
+			l.latency(where+": "+p.what, time.Since(due))
 		}
-	}
-	return nil
+	})
 }
 
 // checkedQuery returns the n-th query: most are those of a dashboard's panels, one in a hundred reads 0.5 % of all series.
@@ -138,26 +124,12 @@ func (l *load) rangeOf(expr string, now time.Time) url.Values {
 	return url.Values{"query": {expr}, "start": {seconds(end.Add(-rangeSpan))}, "end": {seconds(end)}, "step": {seconds(time.Unix(0, int64(rangeStep)))}}
 }
 
-func seconds(t time.Time) string {
-	return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', -1, 64)
-}
+func seconds(t time.Time) string { return area.Secs(t.UnixMilli()) }
 
 func (l *load) runQuery(ctx context.Context, s *proc.Server, q checkedQuery) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+q.path+"?"+q.values.Encode(), nil)
+	body, _, err := s.Fetch(ctx, proc.Request{Path: q.path, Query: q.values})
 	if err != nil {
 		return err
-	}
-	httpResponse, err := l.http.Do(request)
-	if err != nil {
-		return err
-	}
-	defer httpResponse.Body.Close()
-	body, err := io.ReadAll(httpResponse.Body)
-	if err != nil {
-		return err
-	}
-	if httpResponse.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: %s: %.500s", proc.ErrStatus, httpResponse.Status, body)
 	}
 	var parsed response
 	if err := json.Unmarshal(body, &parsed); err != nil {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/bench/streams"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
@@ -40,7 +41,7 @@ func partsOf(c series.Chunk) []series.Part {
 }
 
 // noop moves the series in encoded messages of 128 KiB, with buffers of that size on both sides.
-func noop(t streams.Task, held []one) (streams.Figures, error) {
+func noop(t streams.Task, held []stores.Series) (streams.Figures, error) {
 	var messages []*message
 	total := 0
 	buf := storepb.AppendHead(nil)
@@ -52,14 +53,14 @@ func noop(t streams.Task, held []one) (streams.Figures, error) {
 	}
 	for _, s := range held {
 		size := 0
-		for _, c := range s.chunks {
+		for _, c := range s.Chunks {
 			size += storepb.FieldSize(storepb.ChunkSize(c.MinMS, c.MaxMS, partsOf(c)))
 		}
-		if len(buf)+storepb.SeriesSize(len(s.labels), size) > messageBytes {
+		if len(buf)+storepb.SeriesSize(len(s.Labels), size) > messageBytes {
 			flush()
 		}
-		buf = storepb.AppendSeriesHead(buf, s.labels, size)
-		for _, c := range s.chunks {
+		buf = storepb.AppendSeriesHead(buf, s.Labels, size)
+		for _, c := range s.Chunks {
 			parts := partsOf(c)
 			buf = storepb.AppendChunk(buf, storepb.ChunkSize(c.MinMS, c.MaxMS, parts), c.MinMS, c.MaxMS, parts)
 		}
@@ -79,7 +80,7 @@ func noop(t streams.Task, held []one) (streams.Figures, error) {
 	register := func(s *grpc.Server) {
 		s.RegisterService(&grpc.ServiceDesc{ServiceName: "noop", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Stream", Handler: handler, ServerStreams: true}}}, struct{}{})
 	}
-	c, err := connect(false, register, []grpc.ServerOption{grpc.ForceServerCodecV2(noopCodec{}), grpc.ReadBufferSize(128 << 10), grpc.WriteBufferSize(128 << 10)})
+	c, err := connect(register, []grpc.ServerOption{grpc.ForceServerCodecV2(noopCodec{}), grpc.ReadBufferSize(128 << 10), grpc.WriteBufferSize(128 << 10)})
 	if err != nil {
 		return streams.Figures{}, err
 	}

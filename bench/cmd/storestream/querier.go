@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/bench/streams"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeclient"
@@ -50,7 +51,7 @@ func (q *promql) receive(ctx context.Context, look func(storage.SeriesSet) error
 }
 
 // keep runs a task of the querier over the store at address, which holds these series.
-func keep(t streams.Task, held []one, address string) (f streams.Figures, err error) {
+func keep(t streams.Task, held []stores.Series, address string) (f streams.Figures, err error) {
 	ctx := context.Background()
 	q, err := newPromQL(ctx, address)
 	if err != nil {
@@ -83,7 +84,7 @@ var errKept = errors.New("the querier holds other series")
 
 // keptDigest returns the digest of labels and samples. The querier returns samples and no chunks, so the samples are encoded
 // again, in chunks as long as those that the store holds: equal samples have equal chunks.
-func keptDigest(set storage.SeriesSet, held []one) (string, error) {
+func keptDigest(set storage.SeriesSet, held []stores.Series) (string, error) {
 	d := streams.Digest{Hash: sha256.New()}
 	n := 0
 	var it chunkenc.Iterator
@@ -94,7 +95,7 @@ func keptDigest(set storage.SeriesSet, held []one) (string, error) {
 		s := set.At()
 		s.Labels().Range(func(l labels.Label) { d.Label(l.Name, l.Value) })
 		it = s.Iterator(it)
-		for _, c := range held[n].chunks {
+		for _, c := range held[n].Chunks {
 			if err := encodeAgain(&d, it, int(binary.BigEndian.Uint16(c.Data))); err != nil {
 				return "", fmt.Errorf("%s: %w", s.Labels(), err)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/bench/streams"
 )
 
@@ -73,10 +74,10 @@ func TestKeptDigest_OtherSeriesAreAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	longer := w.series[0]
-	longer.chunks = append(longer.chunks[:2:2], longer.chunks[0])
+	longer.Chunks = append(longer.Chunks[:2:2], longer.Chunks[0])
 	shorter := w.series[0]
-	shorter.chunks = shorter.chunks[:1]
-	for name, held := range map[string][]one{
+	shorter.Chunks = shorter.Chunks[:1]
+	for name, held := range map[string][]stores.Series{
 		"a series less": w.series[:2], "a series more": append(w.series[:3:3], w.series[0]),
 		"a chunk less": {shorter, w.series[1], w.series[2]}, "a chunk more": {longer, w.series[1], w.series[2]},
 	} {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 
+	"github.com/ferula-io/ferula/bench/stores"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -27,7 +28,7 @@ func serve(ctx context.Context, addr, grpcAddr string) error {
 		return err
 	}
 	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
-	storeapi.NewServer(&madeUp{}, storeapi.ServerOptions{}).Register(server)
+	storeapi.NewServer(&stores.Memory{Times: times, Select: madeUp}, storeapi.ServerOptions{}).Register(server)
 	web := &http.Server{Addr: addr}
 	failed := make(chan error, 2)
 	go func() { failed <- server.Serve(l) }()
@@ -40,33 +41,21 @@ func serve(ctx context.Context, addr, grpcAddr string) error {
 	return errors.Join(err, web.Close())
 }
 
-// madeUp is a source of the requested number of series.
-type madeUp struct{ source }
-
-func (m *madeUp) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	return storeapi.LocalSeries(ctx, m, labels.EmptyLabels(), r)
-}
-
-func (m *madeUp) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
-	return madeUpQuerier{}, nil
-}
-
-type madeUpQuerier struct{ querier }
-
-func (madeUpQuerier) Select(_ context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+// madeUp returns the requested number of series.
+func madeUp(matchers []*labels.Matcher) series.Set {
 	n, err := strconv.Atoi(matchers[0].Value)
 	if err != nil {
 		return series.Failed(err)
 	}
-	return &madeUpSet{left: n, chunks: []series.Chunk{{MaxMS: 1, Encoding: chunkenc.EncXOR, Data: make([]byte, 300)}}}
+	return &madeUpSet{Set: series.Failed(nil), left: n, chunks: []series.Chunk{{MaxMS: 1, Encoding: chunkenc.EncXOR, Data: make([]byte, 300)}}}
 }
 
 type madeUpSet struct {
-	set
-	left, n int
-	labels  []byte
-	value   []byte
-	chunks  []series.Chunk
+	series.Set // without an error
+	left, n    int
+	labels     []byte
+	value      []byte
+	chunks     []series.Chunk
 }
 
 func (s *madeUpSet) Next() bool {

@@ -131,6 +131,7 @@ func TestCheck_RefusesIncompleteResponses(t *testing.T) {
 	}
 	for _, body := range []string{
 		``, `{}`, `{"status":"error"}`, begin + end, begin + one + "," + one + end, begin + `{"metric":{},"values":[[1,"1"]]}` + end,
+		`{"status":"success","warnings":["a store is down"],"data":{"resultType":"matrix","result":[` + one + end,
 		`{"status":"success","data":{"resultType":"vector","result":[]}}`, begin + `{"metric":{},"values":[[1,"x"],[2,"1"]]}` + end,
 	} {
 		if err := q.Check([]byte(body)); err == nil {

@@ -104,8 +104,9 @@ func sorted(m model.Matrix) model.Matrix {
 
 func decode(body []byte, resultType string, result any) error {
 	var r struct {
-		Status string `json:"status"`
-		Data   struct {
+		Status   string   `json:"status"`
+		Warnings []string `json:"warnings"`
+		Data     struct {
 			Type   string              `json:"resultType"`
 			Result jsoniter.RawMessage `json:"result"`
 		} `json:"data"`
@@ -116,6 +117,9 @@ func decode(body []byte, resultType string, result any) error {
 	if r.Status != "success" || r.Data.Type != resultType {
 		return fmt.Errorf("%w: a response of status %q and type %q", ErrEmpty, r.Status, r.Data.Type)
 	}
+	if len(r.Warnings) > 0 { // it may be a part of the response
+		return fmt.Errorf("%w: warnings: %q", ErrUnequal, r.Warnings)
+	}
 	return jsoniter.ConfigCompatibleWithStandardLibrary.Unmarshal(r.Data.Result, result)
 }
 
@@ -125,12 +129,18 @@ func Instant(ctx context.Context, from *proc.Server, expr string, at time.Time) 
 		"query": {expr}, "time": {Secs(at.UnixMilli())},
 	}})
 	if err == nil {
-		err = decode(body, "vector", &v)
+		v, err = DecodeVector(body)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", expr, err)
 	}
 	return v, nil
+}
+
+// DecodeVector decodes the response of an instant query.
+func DecodeVector(body []byte) (v model.Vector, err error) {
+	err = decode(body, "vector", &v)
+	return v, err
 }
 
 // SameMatrix returns an error unless two results have the same series, with the same times and values. tolerance is a share

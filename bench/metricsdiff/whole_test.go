@@ -12,6 +12,14 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
+// The operations of a program on a metric of either library.
+type (
+	counter      interface{ Inc() }
+	floatCounter interface{ Add(float64) }
+	gauge        interface{ Set(float64) }
+	updated      interface{ Update(float64) }
+)
+
 // A program that changes only its import path: it uses the functions of the package, a callback, a writer and its own set,
 // and unregisters that set.
 func TestDefaultSet_WritesThePeersBytes(t *testing.T) {

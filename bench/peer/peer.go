@@ -35,8 +35,7 @@ const (
 	Thanos     = "thanos"
 	VersityGW  = "versitygw"
 	Ferula     = "ferula"
-	Relay      = "relay" // the bench's own lower bound of a frontend
-	Floor      = "floor" // that of a server of chunks
+	Relay      = "relay" // the bench's own lower bounds of a frontend, and of a server of chunks
 	Drain      = "drain" // reads by remote read with ferula's client
 
 	Storestream = "storestream" // a worker that sends series through ferula's StoreAPI
@@ -126,7 +125,6 @@ var owns = map[string]own{
 	Ferula:      {pkg: "./cmd/ferula"},
 	Drain:       {pkg: "./test/drain"},
 	Relay:       {dir: "bench", pkg: "./cmd/relay", work: "off"},
-	Floor:       {dir: "bench", pkg: "./areas/remoteread/floor", work: "off"},
 	Storestream: {dir: "bench", pkg: "./cmd/storestream", work: "off"},
 	// With its own module, with the tags and the dependencies of Thanos' releases.
 	ThanosCodec: {dir: "bench/thanoscodec", pkg: ".", work: "off", flags: []string{"-tags=slicelabels", "-mod=readonly"}},

@@ -7,7 +7,6 @@
 package proc
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -72,19 +71,16 @@ func Anon(pid int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	kib, err := field(text, "RssAnon")
+	kib, err := field(text, "RssAnon", ":")
 	return kib << 10, err
 }
 
-// IO counts what a process has written and read by system calls, sockets included.
-type IO struct {
-	Reads, Writes         int64 // calls
-	ReadBytes, WriteBytes int64
-}
+// IO counts what a process has written by system calls, sockets included.
+type IO struct{ Writes, WriteBytes int64 }
 
 // Sub returns the counts since before.
 func (io IO) Sub(before IO) IO {
-	return IO{io.Reads - before.Reads, io.Writes - before.Writes, io.ReadBytes - before.ReadBytes, io.WriteBytes - before.WriteBytes}
+	return IO{io.Writes - before.Writes, io.WriteBytes - before.WriteBytes}
 }
 
 // ReadIO reads the counts of process pid.
@@ -96,69 +92,28 @@ func ReadIO(pid int) (IO, error) {
 	return parseIO(text)
 }
 
-func parseIO(text []byte) (IO, error) {
-	var io IO
-	for _, f := range []struct {
-		name string
-		to   *int64
-	}{{"syscr", &io.Reads}, {"syscw", &io.Writes}, {"rchar", &io.ReadBytes}, {"wchar", &io.WriteBytes}} {
-		v, err := field(text, f.name)
-		if err != nil {
-			return IO{}, err
-		}
-		*f.to = v
+func parseIO(text []byte) (io IO, err error) {
+	if io.Writes, err = field(text, "syscw", ":"); err == nil {
+		io.WriteBytes, err = field(text, "wchar", ":")
 	}
-	return io, nil
+	return io, err
 }
 
-// Memory holds heap statistics of a server's Go runtime.
-type Memory struct {
-	HeapAlloc  int64 // bytes of live objects
-	TotalAlloc int64 // bytes allocated since the start
-	Mallocs    int64 // objects allocated since the start
-}
+// parseMallocs returns the number of objects allocated since the start, of the comment lines "# Name = value" at the end of a
+// heap profile in text form.
+func parseMallocs(profile []byte) (int64, error) { return field(profile, "# Mallocs", " =") }
 
-// parseMemory parses the comment lines "# Name = value" at the end of a heap profile in text form.
-func parseMemory(profile []byte) (Memory, error) {
-	var m Memory
-	want := map[string]*int64{"HeapAlloc": &m.HeapAlloc, "TotalAlloc": &m.TotalAlloc, "Mallocs": &m.Mallocs}
-	lines := bufio.NewScanner(bytes.NewReader(profile))
-	lines.Buffer(nil, len(profile)+1)
-	for lines.Scan() {
-		name, value, ok := bytes.Cut(bytes.TrimPrefix(lines.Bytes(), []byte("# ")), []byte(" = "))
-		to := want[string(name)]
-		if !ok || to == nil {
-			continue
-		}
-		v, err := strconv.ParseInt(string(value), 10, 64)
-		if err != nil {
-			return Memory{}, fmt.Errorf("heap profile: %s: %w", name, err)
-		}
-		*to = v
-		delete(want, string(name))
-	}
-	for name := range want {
-		return Memory{}, fmt.Errorf("heap profile: %s: %w", name, ErrMissing)
-	}
-	return m, nil
-}
-
-// field parses "name: 123" or "name:   123 kB" of a /proc file.
-func field(text []byte, name string) (int64, error) {
+// field parses the number in a line such as "name: 123", "name:   123 kB" or "name = 123".
+func field(text []byte, name, separator string) (int64, error) {
 	for line := range bytes.Lines(text) {
-		rest, ok := bytes.CutPrefix(line, []byte(name+":"))
-		if !ok {
-			continue
+		rest, ok := bytes.CutPrefix(line, []byte(name+separator))
+		if words := bytes.Fields(rest); ok && len(words) > 0 {
+			v, err := strconv.ParseInt(string(words[0]), 10, 64)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			return v, err
 		}
-		words := bytes.Fields(rest)
-		if len(words) == 0 {
-			break
-		}
-		v, err := strconv.ParseInt(string(words[0]), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
-		}
-		return v, nil
 	}
 	return 0, fmt.Errorf("%s: %w", name, ErrMissing)
 }

@@ -138,14 +138,14 @@ func (s *Server) GC(ctx context.Context) error {
 	return err
 }
 
-// Memory forces a garbage collection in the server and returns the heap statistics of its runtime. The request itself
-// allocates: see MallocsDuring.
-func (s *Server) Memory(ctx context.Context) (Memory, error) {
+// mallocs forces a garbage collection in the server and returns the number of objects that its runtime has allocated. The
+// request itself allocates: see MallocsDuring.
+func (s *Server) mallocs(ctx context.Context) (int64, error) {
 	text, _, err := s.Fetch(ctx, Request{Path: "/debug/pprof/heap?gc=1&debug=1"})
 	if err != nil {
-		return Memory{}, err
+		return 0, err
 	}
-	return parseMemory(text)
+	return parseMallocs(text)
 }
 
 // CPUDuring returns the CPU time that the server uses for work. It includes the collection of garbage that work has
@@ -170,21 +170,21 @@ func (s *Server) CPUDuring(ctx context.Context, work func() error) (time.Duratio
 
 // MallocsDuring returns the number of objects that the server allocates for work, without those of the measuring request.
 func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, error) {
-	var at [3]Memory
+	var at [3]int64
 	for i := range at {
 		if i == 2 {
 			if err := work(); err != nil {
 				return 0, err
 			}
 		}
-		m, err := s.Memory(ctx)
+		n, err := s.mallocs(ctx)
 		if err != nil {
 			return 0, err
 		}
-		at[i] = m
+		at[i] = n
 	}
-	overhead := at[1].Mallocs - at[0].Mallocs
-	return max(0, at[2].Mallocs-at[1].Mallocs-overhead), nil
+	overhead := at[1] - at[0]
+	return max(0, at[2]-at[1]-overhead), nil
 }
 
 func (s *Server) waitReady(ctx context.Context, path string) error {

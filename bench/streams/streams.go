@@ -9,6 +9,7 @@ package streams
 import (
 	"bufio"
 	"encoding/binary"
+	"encoding/gob"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -36,71 +37,25 @@ type Series struct {
 	Chunks []Chunk
 }
 
-// ErrFile means that a file does not hold series.
-var ErrFile = errors.New("not a file of series")
-
 // Write writes series to a file.
 func Write(path string, list []Series) error {
-	out := binary.AppendUvarint(nil, uint64(len(list)))
-	text := func(s string) { out = append(binary.AppendUvarint(out, uint64(len(s))), s...) }
-	for _, s := range list {
-		out = binary.AppendUvarint(out, uint64(len(s.Labels)))
-		for _, l := range s.Labels {
-			text(l.Name)
-			text(l.Value)
-		}
-		out = binary.AppendUvarint(out, uint64(len(s.Chunks)))
-		for _, c := range s.Chunks {
-			out = binary.AppendVarint(out, c.MinMS)
-			out = binary.AppendVarint(out, c.MaxMS)
-			out = append(out, c.Encoding)
-			text(string(c.Data))
-		}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
 	}
-	return os.WriteFile(path, out, 0o644)
+	w := bufio.NewWriter(f)
+	return errors.Join(gob.NewEncoder(w).Encode(list), w.Flush(), f.Close())
 }
 
 // Read reads a file of series. Every string and chunk is a separate allocation, as in a store's memory.
 func Read(path string) (list []Series, err error) {
-	src, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if recover() != nil { // an index out of range
-			err = fmt.Errorf("%s: %w", path, ErrFile)
-		}
-	}()
-	number := func() int {
-		v, n := binary.Uvarint(src)
-		src = src[n:]
-		return int(v)
-	}
-	signed := func() int64 {
-		v, n := binary.Varint(src)
-		src = src[n:]
-		return v
-	}
-	text := func() string {
-		n := number()
-		s := string(src[:n])
-		src = src[n:]
-		return s
-	}
-	list = make([]Series, number())
-	for i := range list {
-		s := &list[i]
-		s.Labels = make([]Label, number())
-		for j := range s.Labels {
-			s.Labels[j] = Label{text(), text()}
-		}
-		s.Chunks = make([]Chunk, number())
-		for j := range s.Chunks {
-			c := &s.Chunks[j]
-			c.MinMS, c.MaxMS, c.Encoding = signed(), signed(), src[0]
-			src = src[1:]
-			c.Data = []byte(text())
-		}
+	defer f.Close()
+	if err := gob.NewDecoder(bufio.NewReader(f)).Decode(&list); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return list, nil
 }

@@ -57,8 +57,18 @@ func full(name string, values []string) string {
 
 var quantiles = []float64{.5, .9, .97, .99, 1}
 
-func newVictoria() library {
-	s := peer.NewSet()
+// registry is a set of VictoriaMetrics/metrics, whose API ferula's has, too.
+type registry[C counter, F floatCounter, G gauge, H, P, S updated] interface {
+	NewCounter(name string) C
+	NewFloatCounter(name string) F
+	NewGauge(name string, f func() float64) G
+	NewHistogram(name string) H
+	NewPrometheusHistogramExt(name string, bounds []float64) P
+	NewSummaryExt(name string, window time.Duration, quantiles []float64) S
+	WritePrometheus(w io.Writer)
+}
+
+func libraryOf[C counter, F floatCounter, G gauge, H, P, S updated](s registry[C, F, G, H, P, S], process func(io.Writer)) library {
 	return library{
 		counter:    func(n string, v ...string) counter { return s.NewCounter(full(n, v)) },
 		float:      func(n string, v ...string) floatCounter { return s.NewFloatCounter(full(n, v)) },
@@ -67,29 +77,21 @@ func newVictoria() library {
 		prometheus: func(n string, b []float64, v ...string) updated { return s.NewPrometheusHistogramExt(full(n, v), b) },
 		summary:    func(n string, v ...string) updated { return s.NewSummaryExt(full(n, v), time.Hour, quantiles) },
 		windowed:   func(n string, w time.Duration, v ...string) updated { return s.NewSummaryExt(full(n, v), w, quantiles) },
-		write:      s.WritePrometheus,
-		process:    peer.WriteProcessMetrics,
+		write:      s.WritePrometheus, process: process,
 	}
 }
 
+func newVictoria() library { return libraryOf(peer.NewSet(), peer.WriteProcessMetrics) }
+
 func newFerula() library {
 	s := ours.NewSet()
-	return library{
-		counter:    func(n string, v ...string) counter { return s.NewCounter(full(n, v)) },
-		float:      func(n string, v ...string) floatCounter { return s.NewFloatCounter(full(n, v)) },
-		gauge:      func(n string, v ...string) gauge { return s.NewGauge(full(n, v), nil) },
-		ranges:     func(n string, v ...string) updated { return s.NewHistogram(full(n, v)) },
-		prometheus: func(n string, b []float64, v ...string) updated { return s.NewPrometheusHistogramExt(full(n, v), b) },
-		summary:    func(n string, v ...string) updated { return s.NewSummaryExt(full(n, v), time.Hour, quantiles) },
-		windowed:   func(n string, w time.Duration, v ...string) updated { return s.NewSummaryExt(full(n, v), w, quantiles) },
-		write:      s.WritePrometheus,
-		handler:    s.Handler,
-		gzip6: func() http.Handler {
-			level6 := ours.Compressor{Coding: "gzip", New: func() ours.CompressWriter { return gzip.NewWriter(nil) }}
-			return ours.NewHandler(ours.HandlerOptions{Sets: []*ours.Set{s}, Compressors: []ours.Compressor{level6}})
-		},
-		process: ours.WriteProcessMetrics,
+	l := libraryOf(s, ours.WriteProcessMetrics)
+	l.handler = s.Handler
+	l.gzip6 = func() http.Handler {
+		level6 := ours.Compressor{Coding: "gzip", New: func() ours.CompressWriter { return gzip.NewWriter(nil) }}
+		return ours.NewHandler(ours.HandlerOptions{Sets: []*ours.Set{s}, Compressors: []ours.Compressor{level6}})
 	}
+	return l
 }
 
 // observer has client_golang's Observe as the method Update.

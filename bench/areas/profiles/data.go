@@ -2,7 +2,6 @@ package profiles
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -69,28 +68,6 @@ func small(value int64) []byte {
 	leaf, top := e.Location(e.Function("work", "work", "work.go", 1), 2), e.Location(e.Function("main", "main", "main.go", 1), 3)
 	e.Sample([]uint64{leaf, top}, value)
 	return e.Append(nil)
-}
-
-// pushRows stores the given number of profiles with one row each, spread over an hour, and
-// writes them as one block.
-func pushRows(ctx context.Context, s *store.Store, rows, datasets int) error {
-	r := rand.New(rand.NewPCG(1, 2))
-	var pushed []series.RawProfile
-	sets := make([][]byte, datasets)
-	for i := range sets {
-		sets[i] = labelsOf("process_cpu", fmt.Sprintf("service-%03d", i), 0)
-	}
-	for i := range rows {
-		at := (epochMS*1e6 + int64(i)*(hourMS*1e6/int64(rows)))
-		pushed = append(pushed, series.RawProfile{Labels: sets[i%datasets], ID: idOf(i), TimeNS: at, Raw: small((1 + r.Int64N(100_000)) * 1e7)})
-		if len(pushed) == 1000 || i == rows-1 {
-			if err := s.Append(ctx, tenant, pushed); err != nil {
-				return err
-			}
-			pushed = pushed[:0]
-		}
-	}
-	return s.Flush(ctx)
 }
 
 const tenant = "anonymous"

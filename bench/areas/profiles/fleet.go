@@ -29,17 +29,17 @@ type fleetRow struct{ timeNS, value int64 }
 // fleetBlocks is the number of blocks with the profiles of an hour, except the latest ones, which are in the head.
 const fleetBlocks = 6
 
-// pushFleet pushes one profile per row, spread over an hour. It writes a block after each seventh of the profiles, except
-// the last seventh, which stays in the head.
-func pushFleet(ctx context.Context, s *store.Store, sets [][]byte, rows int) (*fleet, error) {
+// pushFleet pushes one profile per row, spread over an hour. It writes blocks of parts of the profiles: all parts, or all
+// but the last one, which stays in the head.
+func pushFleet(ctx context.Context, s *store.Store, sets [][]byte, rows, blocks, parts int) (*fleet, error) {
 	r := rand.New(rand.NewPCG(1, 2))
 	f, batch := &fleet{sets, make([]fleetRow, rows)}, []series.RawProfile(nil)
-	blocks := 0
+	written := 0
 	for i := range rows {
 		at, value := epochMS*1e6+int64(i)*(hourMS*1e6/int64(rows)), (1+r.Int64N(100_000))*1e7
 		f.rows[i] = fleetRow{at, value}
 		batch = append(batch, series.RawProfile{Labels: sets[i%len(sets)], ID: idOf(i), TimeNS: at, Raw: small(value)})
-		full := blocks < fleetBlocks && i+1 == (blocks+1)*rows/(fleetBlocks+1)
+		full := written < blocks && i+1 == (written+1)*rows/parts
 		if len(batch) == 1000 || full || i == rows-1 {
 			if err := s.Append(ctx, tenant, batch); err != nil {
 				return nil, err
@@ -47,7 +47,7 @@ func pushFleet(ctx context.Context, s *store.Store, sets [][]byte, rows int) (*f
 			batch = batch[:0]
 		}
 		if full {
-			blocks++
+			written++
 			if err := s.Flush(ctx); err != nil {
 				return nil, err
 			}
@@ -55,6 +55,16 @@ func pushFleet(ctx context.Context, s *store.Store, sets [][]byte, rows int) (*f
 	}
 	return f, nil
 }
+
+// setsOf returns the label sets of a number of pods of each service.
+func setsOf(services, pods int) (sets [][]byte) {
+	for i := range services * pods {
+		sets = append(sets, labelsOf("process_cpu", serviceName(i%services), i/services))
+	}
+	return sets
+}
+
+func serviceName(i int) string { return fmt.Sprintf("service-%03d", i) }
 
 // cellKey is a point of a group.
 type cellKey struct {
@@ -69,11 +79,19 @@ type fleetCell struct {
 	labels []byte // of the exemplar
 }
 
-// expected computes the points of a request that is grouped by one label, each with its greatest profile.
+// groupOf is the group of a label set in a request that is grouped by at most one label.
+func groupOf(set []byte, by []string) string {
+	if len(by) == 0 {
+		return ""
+	}
+	return string(labelenc.Value(set, by[0]))
+}
+
+// expected computes the points of a request, each with its greatest profile.
 func (f *fleet) expected(req *series.SeriesRequest) map[cellKey]fleetCell {
 	groups, less := make([]string, len(f.sets)), make([][]byte, len(f.sets))
 	for i, set := range f.sets {
-		groups[i] = string(labelenc.Value(set, req.GroupBy[0]))
+		groups[i] = groupOf(set, req.GroupBy)
 		less[i], _ = labelenc.AppendWithout(nil, set, req.GroupBy) // it is valid
 	}
 	cells := map[cellKey]fleetCell{}
@@ -152,7 +170,7 @@ func compareEngine(ctx context.Context, e *query.Engine, req series.SeriesReques
 		if err != nil {
 			return err
 		}
-		err = errors.Join(errors.Join(result.Warnings...), compare(want, exemplars, pointsOf(result, req.GroupBy[0])))
+		err = errors.Join(errors.Join(result.Warnings...), compare(want, exemplars, pointsOf(result, req.GroupBy)))
 		result.Close()
 		if err != nil {
 			return err
@@ -162,11 +180,11 @@ func compareEngine(ctx context.Context, e *query.Engine, req series.SeriesReques
 }
 
 // pointsOf are the points of the engine's result.
-func pointsOf(result *series.SeriesResult, by string) iter.Seq[gotPoint] {
+func pointsOf(result *series.SeriesResult, by []string) iter.Seq[gotPoint] {
 	return func(yield func(gotPoint) bool) {
 		for i := range result.Series {
 			s := &result.Series[i]
-			group := string(labelenc.Value(s.Labels, by))
+			group := groupOf(s.Labels, by)
 			for j, p := range s.Points {
 				got := gotPoint{cellKey: cellKey{group, p.TimeMS}, value: p.Value}
 				if len(s.Exemplars) > 0 {

@@ -56,17 +56,6 @@ func grouped(ctx context.Context, b *area.Bench) error {
 	return nil
 }
 
-// groupedSets are the label sets of the fleet.
-func groupedSets() [][]byte {
-	sets := make([][]byte, fleetServices*fleetPods)
-	for i := range sets {
-		sets[i] = labelsOf("process_cpu", serviceName(i%fleetServices), i/fleetServices)
-	}
-	return sets
-}
-
-func serviceName(i int) string { return fmt.Sprintf("service-%03d", i) }
-
 func groupedRequest(minutes int64) series.SeriesRequest {
 	req := seriesRequest(minutes, series.LabelService)
 	req.StepMS = groupedStepMS
@@ -113,7 +102,7 @@ func groupedWhat(rows int, minutes int64) string {
 
 // groupedEngine fills a store and measures the engine.
 func groupedEngine(ctx context.Context, b *area.Bench, s *store.Store, dir string, rows int) (pushed *fleet, whats []string, err error) {
-	if pushed, err = pushFleet(ctx, s, groupedSets(), rows); err != nil {
+	if pushed, err = pushFleet(ctx, s, setsOf(fleetServices, fleetPods), rows, fleetBlocks, fleetBlocks+1); err != nil {
 		return nil, nil, err
 	}
 	if _, err := blocksIn(dir, fleetBlocks); err != nil {

@@ -22,7 +22,7 @@ func TestCompareEngine_ComparesEveryPointAndExemplar(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	pushed, err := pushFleet(ctx, s, groupedSets(), 1400)
+	pushed, err := pushFleet(ctx, s, setsOf(fleetServices, fleetPods), 1400, fleetBlocks, fleetBlocks+1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +30,9 @@ func TestCompareEngine_ComparesEveryPointAndExemplar(t *testing.T) {
 	for _, minutes := range []int64{1, 60} {
 		if err := compareEngine(ctx, e, groupedRequest(minutes), pushed); err != nil {
 			t.Errorf("%d min: %v", minutes, err)
+		}
+		if err := compareEngine(ctx, e, seriesRequest(minutes), pushed); err != nil {
+			t.Errorf("%d min, one group: %v", minutes, err)
 		}
 	}
 	pushed.rows[700].value++

@@ -55,7 +55,8 @@ func selects(ctx context.Context, b *area.Bench) error {
 			continue // it takes minutes to push
 		}
 		err := inStore("", store.Options{}, func(s *store.Store, dir string) error {
-			if err := pushRows(ctx, s, rows, datasets); err != nil {
+			pushed, err := pushFleet(ctx, s, setsOf(datasets, 1), rows, 1, 1)
+			if err != nil {
 				return err
 			}
 			files, err := blocksIn(dir, 1)
@@ -64,7 +65,7 @@ func selects(ctx context.Context, b *area.Bench) error {
 			}
 			e := query.New(query.Options{}, s)
 			for _, q := range selectCases(rows, datasets) {
-				if err := measureSelect(ctx, b, e, files[0], q); err != nil {
+				if err := measureSelect(ctx, b, e, files[0], q, pushed); err != nil {
 					return fmt.Errorf("%s: %w", q.what, err)
 				}
 				if q.counts {
@@ -130,8 +131,11 @@ func measureSides(ctx context.Context, b *area.Bench, e *query.Engine, req serie
 	return nil
 }
 
-func measureSelect(ctx context.Context, b *area.Bench, e *query.Engine, file string, q selectCase) error {
-	if err := errors.Join(compareSelect(ctx, e, file, q), measureSides(ctx, b, e, q.req, q.what)); err != nil || !q.counts {
+func measureSelect(ctx context.Context, b *area.Bench, e *query.Engine, file string, q selectCase, pushed *fleet) error {
+	if err := errors.Join(compareEngine(ctx, e, q.req, pushed), measureSides(ctx, b, e, q.req, q.what)); err != nil || !q.counts {
+		return err
+	}
+	if err := compareNaive(file, &q.req, pushed); err != nil {
 		return err
 	}
 	t, err := times(func() error { _, err := naiveSelect(file, &q.req); return err })
@@ -194,48 +198,19 @@ func naiveSelect(path string, req *series.SeriesRequest) (map[int64]*naiveCell, 
 	}
 }
 
-// compareSelect compares a result with that of the naive reader. If the result has
-// several groups, it compares their sum and the largest exemplar.
-func compareSelect(ctx context.Context, e *query.Engine, file string, q selectCase) error {
-	want, err := naiveSelect(file, &q.req)
+// compareNaive compares the result of the naive reader with the expected one.
+func compareNaive(file string, req *series.SeriesRequest, pushed *fleet) error {
+	got, err := naiveSelect(file, req)
 	if err != nil {
 		return err
 	}
-	sums := map[int64]float64{}
-	best := map[int64]series.Exemplar{}
-	for _, exemplars := range []bool{false, true} {
-		clear(sums)
-		req := q.req
-		req.Exemplars = exemplars
-		result, err := e.SelectSeries(ctx, &req)
-		if err != nil {
-			return err
-		}
-		for _, s := range result.Series {
-			for i, p := range s.Points {
-				sums[p.TimeMS] += p.Value
-				if exemplars {
-					if x, b := s.Exemplars[i], best[p.TimeMS]; b.Value == 0 || x.Value > b.Value {
-						best[p.TimeMS] = x
-					}
-				}
-			}
-		}
-		warnings := result.Warnings
-		result.Close()
-		if len(warnings) > 0 {
-			return errors.Join(warnings...)
-		}
-		if len(sums) == 0 || len(sums) != len(want) {
-			return fmt.Errorf("%w: %d points of %d", area.ErrEmpty, len(sums), len(want))
-		}
-		for at, c := range want {
-			if math.Abs(sums[at]-float64(c.sum)) > 1e-9*float64(c.sum) {
-				return fmt.Errorf("%w: at %d: %v, want %d", area.ErrUnequal, at, sums[at], c.sum)
-			}
-			if b := best[at]; exemplars && (b.Value != c.best || (len(q.req.GroupBy) == 0 && (b.ID != c.id || b.TimeNS != c.time))) {
-				return fmt.Errorf("%w: exemplar at %d: %+v, want %+v", area.ErrUnequal, at, b, c)
-			}
+	want := pushed.expected(req)
+	if len(got) == 0 || len(got) != len(want) {
+		return fmt.Errorf("naive: %w: %d points of %d", area.ErrEmpty, len(got), len(want))
+	}
+	for key, c := range want {
+		if n := got[key.timeMS]; n == nil || n.sum != c.sum || n.best != c.best || n.time != c.time || n.id != idOf(c.row) {
+			return fmt.Errorf("naive: %w: at %d: %+v, want %+v", area.ErrUnequal, key.timeMS, n, c)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ const (
 
 // wire measures responses that have an exemplar for each point of each pod.
 func wire(ctx context.Context, b *area.Bench) error {
-	sets := make([][]byte, wirePods)
+	sets := make([][]byte, wirePods) // every pod has a name of its own, because they are the groups
 	for i := range sets {
 		sets[i] = labelsOf("process_cpu", serviceName(i%wireServices), i)
 	}
@@ -30,7 +30,7 @@ func wire(ctx context.Context, b *area.Bench) error {
 	err := inDir("", func(dir string) error {
 		var pushed *fleet
 		err := inStore(dir, unmerged, func(s *store.Store, _ string) (err error) {
-			pushed, err = pushFleet(ctx, s, sets, wireRows)
+			pushed, err = pushFleet(ctx, s, sets, wireRows, fleetBlocks, fleetBlocks+1)
 			return err
 		})
 		if err != nil {

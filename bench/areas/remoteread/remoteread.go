@@ -94,7 +94,7 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 	if b.sides, err = b.Pair(ctx, peer.Prometheus); err != nil {
 		return err
 	}
-	for name, to := range map[string]**area.Side{peer.Drain: &b.drain, peer.Floor: &b.floor} {
+	for name, to := range map[string]**area.Side{peer.Drain: &b.drain, peer.Relay: &b.floor} {
 		program, err := b.Programs.Get(ctx, name)
 		if err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	dataVersion  = 1 // must change whenever ensure writes other data
+	dataVersion  = 2 // must change whenever ensure writes other data
 	seriesCount  = 100_000
 	seriesPerPod = 10
 	startMS      = 1767225600_000

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	prom "github.com/prometheus/common/model"
+
 	"github.com/ferula-io/ferula/bench/areas/profiles"
 	"github.com/ferula-io/ferula/bench/proc"
 )
@@ -84,9 +86,9 @@ func (l *load) verify(ctx context.Context) error {
 			count, sum := l.sums(metric, l.rounds)
 			for function, want := range map[string]int64{"count_over_time": count, "sum_over_time": sum} {
 				expr := fmt.Sprintf("sum(%s(%s[%s]))", function, metricName(metric), span)
-				err := l.runQuery(ctx, server, checkedQuery{expr, "/api/v1/query", url.Values{"query": {expr}, "time": {seconds(now)}}, func(a *response) error {
-					if len(a.Data.Result) != 1 || a.Data.Result[0].Value.v != float64(want) {
-						return fmt.Errorf("%w: %s is %+v, want %d", errWrong, expr, a.Data.Result, want)
+				err := l.runQuery(ctx, server, checkedQuery{expr, instantPath, url.Values{"query": {expr}, "time": {seconds(now)}}, func(a prom.Matrix) error {
+					if len(a) != 1 || float64(a[0].Values[0].Value) != float64(want) {
+						return fmt.Errorf("%w: %s is %+v, want %d", errWrong, expr, a, want)
 					}
 					return nil
 				}})

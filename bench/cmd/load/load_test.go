@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	prom "github.com/prometheus/common/model"
+
 	"github.com/ferula-io/ferula/bench/proc"
 	"github.com/ferula-io/ferula/bench/report"
 )
@@ -41,18 +43,15 @@ func TestModel_RoundAtIsTheLastOneBegun(t *testing.T) {
 	}
 }
 
+func streamOf(l *load, n int, values ...prom.SamplePair) *prom.SampleStream {
+	return &prom.SampleStream{Metric: prom.Metric{"code": prom.LabelValue(l.labels(n)[1].Value)}, Values: values}
+}
+
 func TestCheckInstant_RefusesValuesOfOtherRounds(t *testing.T) {
 	l := &load{model: model{series: 1000, begin: time.Unix(1_700_000_000, 0), interval: time.Minute}}
-	result := func(round int) *response {
-		a := &response{}
-		a.Data.Result = make([]struct {
-			Metric map[string]string `json:"metric"`
-			Value  sample            `json:"value"`
-			Values []sample          `json:"values"`
-		}, codes)
-		for code, n := range l.numbers(3, 0) {
-			a.Data.Result[code].Metric = map[string]string{"code": l.labels(n)[1].Value}
-			a.Data.Result[code].Value.v = float64(l.value(n, round))
+	result := func(round int) (a prom.Matrix) {
+		for _, n := range l.numbers(3, 0) {
+			a = append(a, streamOf(l, n, prom.SamplePair{Value: prom.SampleValue(l.value(n, round))}))
 		}
 		return a
 	}
@@ -68,34 +67,22 @@ func TestCheckInstant_RefusesValuesOfOtherRounds(t *testing.T) {
 	}
 }
 
-func TestQuantile_OfSortedDurations(t *testing.T) {
-	all := []time.Duration{1, 2, 3, 4}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 3, 0.99: 4, 1: 4} {
-		if got := quantile(all, q); got != want {
-			t.Errorf("%v: %d, want %d", q, got, want)
-		}
-	}
-}
-
 // At the two ends a window lacks samples: rates there are neither compared nor counted.
 func TestCheckRates_CountsOnlyComparedValues(t *testing.T) {
 	l := &load{model: model{series: 1000, begin: time.Unix(1_700_000_000, 0), interval: time.Minute}}
 	now := l.at(20)
-	a := &response{}
-	for code, n := range l.numbers(3, 0) {
+	var a prom.Matrix
+	for _, n := range l.numbers(3, 0) {
 		rate := float64(l.value(n, 1)-l.value(n, 0)) / l.interval.Seconds()
-		a.Data.Result = append(a.Data.Result, struct {
-			Metric map[string]string `json:"metric"`
-			Value  sample            `json:"value"`
-			Values []sample          `json:"values"`
-		}{Metric: map[string]string{"code": l.labels(n)[1].Value}})
+		one := streamOf(l, n)
 		for round := range 21 {
 			v := rate
 			if round < windows || round > 17 {
 				v = -1
 			}
-			a.Data.Result[code].Values = append(a.Data.Result[code].Values, sample{float64(l.at(round).Unix()), v})
+			one.Values = append(one.Values, prom.SamplePair{Timestamp: prom.TimeFromUnix(l.at(round).Unix()), Value: prom.SampleValue(v)})
 		}
+		a = append(a, one)
 	}
 	if err := l.checkRates(a, 3, []int{0}, now); err != nil {
 		t.Fatal(err)
@@ -103,7 +90,7 @@ func TestCheckRates_CountsOnlyComparedValues(t *testing.T) {
 	if got, want := l.compared.Load(), int64(codes*10); got != want { // rounds 7 to 16
 		t.Errorf("%d values compared, want %d", got, want)
 	}
-	a.Data.Result[0].Values[10].v++
+	a[0].Values[10].Value++
 	if err := l.checkRates(a, 3, []int{0}, now); err == nil {
 		t.Error("a wrong rate is accepted")
 	}
@@ -172,7 +159,7 @@ func TestSection_HasRatesLatenciesMemoryAndNothingLost(t *testing.T) {
 		"| pushes of profiles a second | 1.0 | 1.0 |",
 		"| acknowledged samples | 10000 |", "| acknowledged profiles | 60 |", "| values of rates compared with the sent samples | 7 |",
 		"| lost, after all of them were requested back | 0 |",
-		"| push of a profile | 60 | 31ms | 60ms | 60ms |", "| query: instant, 5 series | 40 | 21ms | 40ms | 40ms |",
+		"| push of a profile | 60 | 30ms | 60ms | 60ms |", "| query: instant, 5 series | 40 | 20ms | 40ms | 40ms |",
 		"| RssAnon after | 10s | 20s | 30s | 40s | 50s | 1m0s | greatest | CPU cores |",
 		"| serve | 10 MiB | 20 MiB | 30 MiB | 40 MiB | 50 MiB | 60 MiB | 60 MiB | 0.50 |",
 		"| the load itself | | | | | | | | 0.25 |",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -10,6 +9,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	prom "github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
@@ -23,43 +24,17 @@ const (
 	windows    = 5 // length of the window of a rate, in intervals
 
 	roundsBeforeQueries = 2
+
+	instantPath = "/api/v1/query"
 )
 
 var errWrong = errors.New("wrong response")
-
-// response is a response of the query API.
-type response struct {
-	Status   string   `json:"status"`
-	Warnings []string `json:"warnings"`
-	Data     struct {
-		Result []struct {
-			Metric map[string]string `json:"metric"`
-			Value  sample            `json:"value"`
-			Values []sample          `json:"values"`
-		} `json:"result"`
-	} `json:"data"`
-}
-
-// sample is a time in seconds and a value.
-type sample struct{ t, v float64 }
-
-// UnmarshalJSON parses [1700000000.123,"42"].
-func (s *sample) UnmarshalJSON(text []byte) error {
-	var pair [2]json.RawMessage
-	var value string
-	err := errors.Join(json.Unmarshal(text, &pair), json.Unmarshal(pair[0], &s.t), json.Unmarshal(pair[1], &value))
-	if err != nil {
-		return err
-	}
-	s.v, err = strconv.ParseFloat(value, 64)
-	return err
-}
 
 // checkedQuery is a query and the check of its response.
 type checkedQuery struct {
 	what, path string
 	values     url.Values
-	check      func(*response) error
+	check      func(prom.Matrix) error
 }
 
 // query sends queries at the rate of -queries, alternately to the frontend and to the querier.
@@ -95,17 +70,17 @@ func (l *load) checkedQuery(r *rand.Rand, n int) checkedQuery {
 	now := time.Now()
 	switch {
 	case n%100 == 99:
-		return checkedQuery{"count of a metric on all targets", "/api/v1/query", url.Values{"query": {"count(" + metricName(metric) + ")"}, "time": {seconds(now)}},
-			func(a *response) error { return l.checkCount(a) }}
+		return checkedQuery{"count of a metric on all targets", instantPath, url.Values{"query": {"count(" + metricName(metric) + ")"}, "time": {seconds(now)}},
+			func(a prom.Matrix) error { return l.checkCount(a) }}
 	case n%3 == 0:
 		expr := fmt.Sprintf("%s{instance=%q}", metricName(metric), host(target))
 		acknowledged := l.acknowledged[target].Load()
-		return checkedQuery{"instant, 5 series", "/api/v1/query", url.Values{"query": {expr}, "time": {seconds(now)}},
-			func(a *response) error { return l.checkInstant(a, metric, target, acknowledged, now) }}
+		return checkedQuery{"instant, 5 series", instantPath, url.Values{"query": {expr}, "time": {seconds(now)}},
+			func(a prom.Matrix) error { return l.checkInstant(a, metric, target, acknowledged, now) }}
 	case n%3 == 1:
 		expr := fmt.Sprintf("rate(%s{instance=%q}[%s])", metricName(metric), host(target), l.window())
 		return checkedQuery{"rate of 5 series over 30 minutes", "/api/v1/query_range", l.rangeOf(expr, now),
-			func(a *response) error { return l.checkRates(a, metric, []int{target}, now) }}
+			func(a prom.Matrix) error { return l.checkRates(a, metric, []int{target}, now) }}
 	}
 	first := target - target%hostsOfSum
 	var targets []int
@@ -114,7 +89,7 @@ func (l *load) checkedQuery(r *rand.Rand, n int) checkedQuery {
 	}
 	expr := fmt.Sprintf("sum by (code) (rate(%s{instance=~%q}[%s]))", metricName(metric), host(first)[:len(host(first))-1]+".", l.window())
 	return checkedQuery{"sum of rates of 50 series over 30 minutes", "/api/v1/query_range", l.rangeOf(expr, now),
-		func(a *response) error { return l.checkRates(a, metric, targets, now) }}
+		func(a prom.Matrix) error { return l.checkRates(a, metric, targets, now) }}
 }
 
 func (l *load) window() string { return (windows * l.interval).Round(time.Second).String() }
@@ -131,21 +106,25 @@ func (l *load) runQuery(ctx context.Context, s *proc.Server, q checkedQuery) err
 	if err != nil {
 		return err
 	}
-	var parsed response
-	if err := json.Unmarshal(body, &parsed); err != nil {
-		return fmt.Errorf("%w: %w: %.500s", errWrong, err, body)
+	a, err := area.DecodeMatrix(body)
+	if q.path == instantPath {
+		var v prom.Vector
+		v, err = area.DecodeVector(body)
+		for _, one := range v {
+			a = append(a, &prom.SampleStream{Metric: one.Metric, Values: []prom.SamplePair{{Timestamp: one.Timestamp, Value: one.Value}}})
+		}
 	}
-	if parsed.Status != "success" || len(parsed.Warnings) > 0 {
-		return fmt.Errorf("%w: status %q, warnings %q", errWrong, parsed.Status, parsed.Warnings)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errWrong, err)
 	}
-	return q.check(&parsed)
+	return q.check(a)
 }
 
 // checkCount checks the count of a metric's series.
-func (l *load) checkCount(a *response) error {
+func (l *load) checkCount(a prom.Matrix) error {
 	want := float64(l.series / metrics)
-	if len(a.Data.Result) != 1 || a.Data.Result[0].Value.v != want {
-		return fmt.Errorf("%w: %+v, want a count of %v", errWrong, a.Data.Result, want)
+	if len(a) != 1 || float64(a[0].Values[0].Value) != want {
+		return fmt.Errorf("%w: %+v, want a count of %v", errWrong, a, want)
 	}
 	return nil
 }
@@ -153,31 +132,31 @@ func (l *load) checkCount(a *response) error {
 // checkInstant checks the last values of a metric on one target. Each value must be that of the last round that had been
 // acknowledged before the query, or of a later one: a round may become readable before it is acknowledged. The time of the query
 // is now.
-func (l *load) checkInstant(a *response, metric, target int, acknowledged int64, now time.Time) error {
-	if len(a.Data.Result) != codes {
-		return fmt.Errorf("%w: %d series, want %d", errWrong, len(a.Data.Result), codes)
+func (l *load) checkInstant(a prom.Matrix, metric, target int, acknowledged int64, now time.Time) error {
+	if len(a) != codes {
+		return fmt.Errorf("%w: %d series, want %d", errWrong, len(a), codes)
 	}
 	first, last := int(acknowledged)-1, l.roundAt(now)
-	for _, one := range a.Data.Result {
+	for _, one := range a {
 		n, err := l.numberOf(one.Metric, metric, target)
 		if err != nil {
 			return err
 		}
 		round := first
-		for round <= last && one.Value.v != float64(l.value(n, round)) {
+		for round <= last && float64(one.Values[0].Value) != float64(l.value(n, round)) {
 			round++
 		}
 		if round > last {
-			return fmt.Errorf("%w: %v has the value %v, want %d of round %d, which is acknowledged, or that of a later round until %d", errWrong, one.Metric, one.Value.v, l.value(n, first), first, last)
+			return fmt.Errorf("%w: %v has the value %v, want %d of round %d, which is acknowledged, or that of a later round until %d", errWrong, one.Metric, float64(one.Values[0].Value), l.value(n, first), first, last)
 		}
 	}
 	return nil
 }
 
 // numberOf returns the number in the model of the series with these labels.
-func (l *load) numberOf(labels map[string]string, metric, target int) (int, error) {
+func (l *load) numberOf(labels prom.Metric, metric, target int) (int, error) {
 	for code, n := range l.numbers(metric, target) {
-		if labels["code"] == "c"+strconv.Itoa(code) {
+		if string(labels["code"]) == "c"+strconv.Itoa(code) {
 			return n, nil
 		}
 	}
@@ -187,13 +166,13 @@ func (l *load) numberOf(labels map[string]string, metric, target int) (int, erro
 // checkRates checks the rates of each code, added up over targets. The windows of the first six intervals may lack samples from
 // before the load, and those of the last three may lack samples that have not been sent yet. The rates at these times are not
 // compared with the model.
-func (l *load) checkRates(a *response, metric int, targets []int, now time.Time) error {
-	if len(a.Data.Result) != codes {
-		return fmt.Errorf("%w: %d series, want %d", errWrong, len(a.Data.Result), codes)
+func (l *load) checkRates(a prom.Matrix, metric int, targets []int, now time.Time) error {
+	if len(a) != codes {
+		return fmt.Errorf("%w: %d series, want %d", errWrong, len(a), codes)
 	}
 	const tolerance = 1e-9
 	from, to := l.at(windows+1), now.Add(-3*l.interval)
-	for _, one := range a.Data.Result {
+	for _, one := range a {
 		var want float64
 		for _, target := range targets {
 			n, err := l.numberOf(one.Metric, metric, target)
@@ -206,12 +185,12 @@ func (l *load) checkRates(a *response, metric int, targets []int, now time.Time)
 			return fmt.Errorf("%w: %v has no values", errWrong, one.Metric)
 		}
 		for _, s := range one.Values {
-			at := time.UnixMilli(int64(s.t * 1000))
+			at, v := s.Timestamp.Time(), float64(s.Value)
 			if !at.After(from) || !at.Before(to) {
 				continue
 			}
-			if math.IsNaN(s.v) || math.Abs(s.v-want) > tolerance*want {
-				return fmt.Errorf("%w: %v has the rate %v at %s, want %v", errWrong, one.Metric, s.v, at, want)
+			if math.IsNaN(v) || math.Abs(v-want) > tolerance*want {
+				return fmt.Errorf("%w: %v has the rate %v at %s, want %v", errWrong, one.Metric, v, at, want)
 			}
 			l.compared.Add(1)
 		}

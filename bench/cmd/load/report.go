@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ferula-io/ferula/bench/proc"
 	"github.com/ferula-io/ferula/bench/report"
 )
 
@@ -65,14 +67,10 @@ func (s summary) section() string {
 		len(s.latencies[writeName])*seriesOfTarget, len(s.latencies[pushName]), s.repeated, s.compared)
 	fmt.Fprintf(&b, "| lost, after all of them were requested back | %s |\n\n", s.lost())
 	b.WriteString("| latency | requests | p50 | p99 | greatest |\n|---|---|---|---|---|\n")
-	var names []string
-	for name := range s.latencies {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		all := slices.Sorted(slices.Values(s.latencies[name]))
-		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s |\n", name, len(all), short(quantile(all, 0.5)), short(quantile(all, 0.99)), short(all[len(all)-1]))
+	for _, name := range slices.Sorted(maps.Keys(s.latencies)) {
+		all := s.latencies[name]
+		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s |\n", name, len(all),
+			short(proc.Quantile(all, 0.5)), short(proc.Quantile(all, 0.99)), short(slices.Max(all)))
 	}
 	s.memory(&b)
 	return b.String()
@@ -165,11 +163,6 @@ func writeSection(name, section string) error {
 		return err
 	}
 	return os.WriteFile(name, []byte(report.Replace(string(text), "load", section)), 0o644)
-}
-
-// quantile returns the quantile q, from 0 to 1, of sorted durations.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
 func short(d time.Duration) string {

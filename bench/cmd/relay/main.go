@@ -4,8 +4,12 @@
 //
 //	GET /relay?part=QUERY&part=QUERY   each QUERY is that of a GET /api/v1/query_range at the downstream
 //
-// It is net/http on both sides with large buffers. The bench runs it as a process and measures it from outside like the
-// frontends.
+// It is net/http on both sides with large buffers. With -dir it is instead a lower bound of the cost to serve chunks. Its output
+// is not a remote read response, only as many bytes.
+//
+//	GET /floor   all chunk files of -dir
+//
+// The bench runs it as a process and measures it from outside like the servers.
 package main
 
 import (
@@ -25,7 +29,14 @@ func main() {
 	downstream := flag.String("downstream", "", "URL of the downstream")
 	read := flag.Int("read-bytes", 1<<20, "size of reads")
 	write := flag.Int("write-bytes", 256<<10, "size of writes")
+	dir := flag.String("dir", "", "data folder with blocks, whose chunk files /floor writes")
 	flag.Parse()
+	files, err := mapped(*dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "relay:", err)
+		os.Exit(1)
+	}
+	http.HandleFunc("/floor", floor(files))
 	r := newRelay(*downstream, *read, *write)
 	http.HandleFunc("/-/ready", func(http.ResponseWriter, *http.Request) {})
 	http.Handle("/relay", r)

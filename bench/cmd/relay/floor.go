@@ -1,36 +1,22 @@
-// Command floor is a lower bound of the cost to serve chunks. It maps the chunk files of a directory into memory, copies
-// them to a buffer, computes two checksums, as reading and framing a chunk does, and writes them to the client. The output
-// is not a remote read response, only as many bytes.
-//
-//	GET /floor   all chunk files of -dir
 package main
 
 import (
-	"flag"
 	"fmt"
 	"hash/crc32"
 	"net/http"
-	_ "net/http/pprof" // the bench requests garbage collections
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-const writeBytes = 64 << 10
+const pieceBytes = 64 << 10
 
-func main() {
-	listen := flag.String("listen", "127.0.0.1:0", "address to listen on")
-	dir := flag.String("dir", "", "data folder with blocks")
-	flag.Parse()
-	files, err := mapped(*dir)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "floor:", err)
-		os.Exit(1)
-	}
-	table, buffer := crc32.MakeTable(crc32.Castagnoli), make([]byte, writeBytes)
-	http.HandleFunc("/-/ready", func(http.ResponseWriter, *http.Request) {})
-	http.HandleFunc("/floor", func(w http.ResponseWriter, _ *http.Request) { // for one reader at a time
+// floor returns a handler that writes files that are mapped into memory, through a buffer and with two checksums, as reading
+// and framing a chunk does. It is for one reader at a time.
+func floor(files [][]byte) http.HandlerFunc {
+	table, buffer := crc32.MakeTable(crc32.Castagnoli), make([]byte, pieceBytes)
+	return func(w http.ResponseWriter, _ *http.Request) {
 		for _, file := range files {
 			for len(file) > 0 {
 				n := copy(buffer, file)
@@ -43,10 +29,6 @@ func main() {
 				file = file[n:]
 			}
 		}
-	})
-	if err := http.ListenAndServe(*listen, nil); err != nil {
-		fmt.Fprintln(os.Stderr, "floor:", err)
-		os.Exit(1)
 	}
 }
 

@@ -26,16 +26,20 @@ const (
 	gzipBytesMax  = 1.05 // of Prometheus' bytes
 )
 
-var (
-	matrix      = area.EightHours("8 h, every point", "bench_metric", series)
-	counted     = area.EightHours("8 h, count()", "count(bench_metric)", 1)
-	reported    = area.EightHours("8 h, rate[5m]", "rate(bench_metric[5m])", series)
-	shortMatrix = short("40 min, every point", matrix)
-	shortCount  = short("40 min, count()", counted)
-	zipped      = func(q area.Query) area.Query { q.What, q.Encoding = q.What+", gzip", "gzip"; return q }(matrix)
+func matrix() area.Query   { return area.EightHours("8 h, every point", "bench_metric", series) }
+func counted() area.Query  { return area.EightHours("8 h, count()", "count(bench_metric)", 1) }
+func reported() area.Query { return area.EightHours("8 h, rate[5m]", "rate(bench_metric[5m])", series) }
 
-	queries = []area.Query{matrix, counted, shortMatrix, shortCount, reported, zipped}
-)
+func shortMatrix() area.Query { return short("40 min, every point", matrix()) }
+func shortCount() area.Query  { return short("40 min, count()", counted()) }
+
+func zipped() area.Query {
+	q := matrix()
+	q.What, q.Encoding = q.What+", gzip", "gzip"
+	return q
+}
+
+var queries = []area.Query{matrix(), counted(), shortMatrix(), shortCount(), reported(), zipped()}
 
 // short is a query of 40 min at the interval of the samples.
 func short(what string, q area.Query) area.Query {
@@ -68,7 +72,7 @@ func alive(ctx context.Context, b *area.Bench, sides []*area.Side) error {
 	}
 	return b.InTurn("CPU", sides, func(round int, s *area.Side) error {
 		for _, q := range queries {
-			w := area.Work{What: q.What, Repeats: 4, Mallocs: q.What == matrix.What, Send: func() (proc.Response, error) { return send(ctx, b, s, q) }}
+			w := area.Work{What: q.What, Repeats: 4, Mallocs: q.What == matrix().What, Send: func() (proc.Response, error) { return send(ctx, b, s, q) }}
 			if err := b.Costs(ctx, round, s.Name, s.Server, w); err != nil {
 				return err
 			}
@@ -101,13 +105,13 @@ func send(ctx context.Context, b *area.Bench, s *area.Side, q area.Query) (proc.
 // memory measures the growth of a new process' memory during one query and during some more.
 func memory(ctx context.Context, b *area.Bench, round int, s *area.Side, launch area.Launch) error {
 	return b.With(ctx, launch, func() error {
-		one, err := s.GrowthDuring(ctx, func() error { _, err := send(ctx, b, s, matrix); return err })
+		one, err := s.GrowthDuring(ctx, func() error { _, err := send(ctx, b, s, matrix()); return err })
 		if err != nil {
 			return err
 		}
 		more, err := s.GrowthDuring(ctx, func() error {
 			for range memoryQueries - 1 {
-				if _, err := send(ctx, b, s, matrix); err != nil {
+				if _, err := send(ctx, b, s, matrix()); err != nil {
 					return err
 				}
 			}
@@ -135,16 +139,16 @@ func conclude(b *area.Bench) {
 		for _, d := range []struct {
 			what      string
 			all, less area.Query
-		}{{jsonCPU, matrix, counted}, {jsonShort, shortMatrix, shortCount}, {gzipCPU, zipped, matrix}} {
+		}{{jsonCPU, matrix(), counted()}, {jsonShort, shortMatrix(), shortCount()}, {gzipCPU, zipped(), matrix()}} {
 			b.Add(0, side, d.what, area.Seconds, b.Median(side, "CPU: "+d.all.What)-b.Median(side, "CPU: "+d.less.What))
 		}
 	}
-	cpu := "CPU: " + matrix.What
-	b.Measure("api/gzip-cpu", b.Over(b.Sides[1], b.Sides[0], gzipCPU), "CPU: "+zipped.What, cpu, gzipCPU, gzipBytes)
+	cpu := "CPU: " + matrix().What
+	b.Measure("api/gzip-cpu", b.Over(b.Sides[1], b.Sides[0], gzipCPU), "CPU: "+zipped().What, cpu, gzipCPU, gzipBytes)
 	b.Measure("api/query-range-anon", b.Over(b.Sides[1], b.Sides[0], growth), growth, area.Idle)
 	b.Ratio("api/query-range-cpu", cpu)
 	b.Note(
-		fmt.Sprintf("%d series x %d points of 15-digit floats; 8 h are read with a step of 3 min (every sample is decoded), 40 min with one of 15 s.", series, matrix.Points),
+		fmt.Sprintf("%d series x %d points of 15-digit floats; 8 h are read with a step of 3 min (every sample is decoded), 40 min with one of 15 s.", series, matrix().Points),
 		"CPU is that of the server process per query, over some queries in a row and the garbage collection that follows them.",
 		"count() aggregates what it has evaluated, which both servers pay for with the same engine: what JSON costs is understated by as much on both sides, which flatters the smaller one.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it.",

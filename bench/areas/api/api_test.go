@@ -18,7 +18,7 @@ import (
 
 // matrixResponse returns a matrix with that many series, each with all points.
 func matrixResponse(series int) string {
-	values := strings.TrimSuffix(strings.Repeat(`[1,"2"],`, matrix.Points), ",")
+	values := strings.TrimSuffix(strings.Repeat(`[1,"2"],`, matrix().Points), ",")
 	all := strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"metric":{"a":"b"},"values":[%s]},`, values), series), ",")
 	return `{"status":"success","data":{"resultType":"matrix","result":[` + all + `]}}`
 }
@@ -62,7 +62,7 @@ func TestCompare_UnequalAndEmptyResponsesAreErrors(t *testing.T) {
 	} {
 		for _, encoding := range []string{"", "gzip"} {
 			b, sides := sidesOf(t, c.a, c.b)
-			q := area.Query{What: "two", Series: 2, Points: matrix.Points, Encoding: encoding}
+			q := area.Query{What: "two", Series: 2, Points: matrix().Points, Encoding: encoding}
 			if err := compare(context.Background(), b, q, sides); !errors.Is(err, c.want) {
 				t.Errorf("%s, %q: got %v, want %v", c.name, encoding, err, c.want)
 			}
@@ -72,7 +72,7 @@ func TestCompare_UnequalAndEmptyResponsesAreErrors(t *testing.T) {
 
 func TestSend_ChangedResponseIsAnError(t *testing.T) {
 	b, sides := sidesOf(t, matrixResponse(2), matrixResponse(2))
-	q := area.Query{What: "two", Series: 2, Points: matrix.Points}
+	q := area.Query{What: "two", Series: 2, Points: matrix().Points}
 	if err := compare(context.Background(), b, q, sides); err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +93,8 @@ func TestConclude_GoalsUseMedians(t *testing.T) {
 		side, what string
 		v          float64
 	}{
-		{"Prometheus", "CPU: " + matrix.What, 1.3}, {"Prometheus", "CPU: " + matrix.What, 1.2}, {"Prometheus", "CPU: " + matrix.What, 1.1},
-		{"ferula", "CPU: " + matrix.What, 0.9}, {"Prometheus", "CPU: " + zipped.What, 1.6}, {"ferula", "CPU: " + zipped.What, 1},
+		{"Prometheus", "CPU: " + matrix().What, 1.3}, {"Prometheus", "CPU: " + matrix().What, 1.2}, {"Prometheus", "CPU: " + matrix().What, 1.1},
+		{"ferula", "CPU: " + matrix().What, 0.9}, {"Prometheus", "CPU: " + zipped().What, 1.6}, {"ferula", "CPU: " + zipped().What, 1},
 		{"Prometheus", growth, 200}, {"ferula", growth, 50},
 	} {
 		b.Add(1, r.side, r.what, "", r.v)

@@ -42,17 +42,26 @@ const (
 	smallQueries = 1000
 )
 
-var (
-	spec          = area.Floats(8)
-	histogramSpec = blocks.Spec{
-		Metric: "bench_bucket", Values: blocks.Buckets, Series: histograms * buckets, Samples: spec.Samples, StepMS: spec.StepMS,
-		StartMS: startMS, Seed: 1, PerPod: buckets, Buckets: buckets,
-	}
-	fewSpec  = area.Floats(2)
-	manySpec = func(s blocks.Spec) blocks.Spec { s.Series = 100_000; return s }(fewSpec)
-	// recentSpec is pushed to both sides by remote write and stays in their heads: it is less than 3 h.
-	recentSpec = func(s blocks.Spec) blocks.Spec { s.Samples, s.Seed = 75*4, 4; return s }(fewSpec)
-)
+var histogramSpec = blocks.Spec{
+	Metric: "bench_bucket", Values: blocks.Buckets, Series: histograms * buckets, Samples: spec().Samples, StepMS: spec().StepMS,
+	StartMS: startMS, Seed: 1, PerPod: buckets, Buckets: buckets,
+}
+
+func spec() blocks.Spec    { return area.Floats(8) }
+func fewSpec() blocks.Spec { return area.Floats(2) }
+
+func manySpec() blocks.Spec {
+	s := fewSpec()
+	s.Series = 100_000
+	return s
+}
+
+// recentSpec is pushed to both sides by remote write and stays in their heads: it is less than 3 h.
+func recentSpec() blocks.Spec {
+	s := fewSpec()
+	s.Samples, s.Seed = 75*4, 4
+	return s
+}
 
 // query is a range query and the goal of its CPU, "" for none.
 type query struct {
@@ -68,18 +77,28 @@ func long(goal string, repeats int, what, expr string) query {
 	return query{q, goal, repeats}
 }
 
-var (
-	sumByRate   = "sum by (namespace) (rate(bench_metric[5m]))"
-	count       = long("count-8h", 2, "count(x)", "count(bench_metric)")
-	sumRate     = long("sum-rate-8h", 2, "sum by (rate)", sumByRate)
-	sumOverTime = long("sum-over-time-8h", 2, "sum by (avg_over_time)", "sum by (namespace) (avg_over_time(bench_metric[5m]))")
-	quantiles   = long("histogram-quantile", 1, "histogram_quantile", "histogram_quantile(0.99, sum by (le) (rate(bench_bucket[5m])))")
-	lastHour    = query{area.Query{
-		What: "sum by (rate), the last hour, in the head", Expr: sumByRate, StartMS: recentSpec.EndMS() - hourMS, StepMS: 15_000, Points: 240,
-	}, "head-1h", 2}
+const sumByRate = "sum by (namespace) (rate(bench_metric[5m]))"
 
+func count() query   { return long("count-8h", 2, "count(x)", "count(bench_metric)") }
+func sumRate() query { return long("sum-rate-8h", 2, "sum by (rate)", sumByRate) }
+
+func sumOverTime() query {
+	return long("sum-over-time-8h", 2, "sum by (avg_over_time)", "sum by (namespace) (avg_over_time(bench_metric[5m]))")
+}
+
+func quantiles() query {
+	return long("histogram-quantile", 1, "histogram_quantile", "histogram_quantile(0.99, sum by (le) (rate(bench_bucket[5m])))")
+}
+
+func lastHour() query {
+	return query{area.Query{
+		What: "sum by (rate), the last hour, in the head", Expr: sumByRate, StartMS: recentSpec().EndMS() - hourMS, StepMS: 15_000, Points: 240,
+	}, "head-1h", 2}
+}
+
+var (
 	queries = []query{
-		count, sumRate, sumOverTime,
+		count(), sumRate(), sumOverTime(),
 		long("rate-every-point-8h", 1, "rate, every point", "rate(bench_metric[5m])"),
 		long("", 1, "every point", "bench_metric"),
 		{area.Query{What: "sum by (rate), 40 min, step 15 s", Expr: sumByRate, StartMS: startMS + 5*hourMS + 60_000, StepMS: 15_000, Points: 161}, "sum-rate-40m", 2},
@@ -90,7 +109,7 @@ var (
 			What: "10 series x 1 h, a thousand", Expr: `bench_metric{instance="10.32.0.5:9100"}`, StartMS: startMS + 4*hourMS, StepMS: 15_000, Points: 241,
 		}, "small", smallQueries},
 	}
-	third = []query{count, sumRate, sumOverTime} // also sent to VictoriaMetrics
+	third = []query{count(), sumRate(), sumOverTime()} // also sent to VictoriaMetrics
 )
 
 const (
@@ -115,9 +134,9 @@ func run(ctx context.Context, b *area.Bench) error {
 		pushed  blocks.Spec
 		queries []query
 	}{
-		{data: area.TSDB{Data: spec}, queries: queries},
-		{data: area.TSDB{Data: histogramSpec}, queries: []query{quantiles}},
-		{data: area.TSDB{Flags: []string{"--web.enable-remote-write-receiver"}}, pushed: recentSpec, queries: []query{lastHour}},
+		{data: area.TSDB{Data: spec()}, queries: queries},
+		{data: area.TSDB{Data: histogramSpec}, queries: []query{quantiles()}},
+		{data: area.TSDB{Flags: []string{"--web.enable-remote-write-receiver"}}, pushed: recentSpec(), queries: []query{lastHour()}},
 	} {
 		if err := b.With(ctx, b.TSDB(ctx, of.data), func() error { return measure(ctx, b, sides, of.pushed, of.queries) }, sides...); err != nil {
 			return err
@@ -174,13 +193,13 @@ func measureOne(ctx context.Context, b *area.Bench, round int, side string, serv
 
 // memory measures growth of memory, each time of a new process.
 func memory(ctx context.Context, b *area.Bench, sides []*area.Side) error {
-	few := sumRate
+	few := sumRate()
 	few.Points = int((2*hourMS - 60_000) / few.StepMS)
 	for _, m := range []struct {
 		what string
 		data blocks.Spec
 		q    query
-	}{{growth, spec, sumRate}, {growthFew, fewSpec, few}, {growthMany, manySpec, few}} {
+	}{{growth, spec(), sumRate()}, {growthFew, fewSpec(), few}, {growthMany, manySpec(), few}} {
 		err := b.InTurn(m.what, sides, func(round int, s *area.Side) error {
 			_, err := b.Growth(ctx, round, s, b.TSDB(ctx, area.TSDB{Data: m.data}), m.what, func() error {
 				a, err := s.Get(ctx, m.q.request(), io.Discard)
@@ -233,12 +252,12 @@ func parseShare(report []byte) (float64, error) {
 
 // conclude computes the measures of the goals.
 func conclude(b *area.Bench) {
-	for _, q := range append(queries[:len(queries):len(queries)], quantiles, lastHour) {
+	for _, q := range append(queries[:len(queries):len(queries)], quantiles(), lastHour()) {
 		if q.goal != "" {
 			b.Ratio("engine/"+q.goal, "CPU: "+q.What)
 		}
 	}
-	b.Ratio("engine/wall-sum-rate-8h", "last byte: "+sumRate.What)
+	b.Ratio("engine/wall-sum-rate-8h", "last byte: "+sumRate().What)
 	b.Own("engine/anon-mib", area.MiB, area.GrowthOf+growth)
 	// Growth below a megabyte is noise of the runtime.
 	many, few := area.GrowthOf+growthMany, area.GrowthOf+growthFew
@@ -250,11 +269,11 @@ func conclude(b *area.Bench) {
 	}
 	b.RatioTo("engine/vs-victoriametrics", victoria, whats...)
 	b.Note(
-		fmt.Sprintf("%d series of 15-digit floats, 8 h at an interval of 15 s in four blocks; 8 h are read with a step of 3 min. Values are random, so that rate() sees a counter reset in every second sample.", spec.Series),
+		fmt.Sprintf("%d series of 15-digit floats, 8 h at an interval of 15 s in four blocks; 8 h are read with a step of 3 min. Values are random, so that rate() sees a counter reset in every second sample.", spec().Series),
 		"CPU is that of the server process per query, with the garbage collection that follows. Responses of Prometheus and ferula are equal byte by byte; identity encoding.",
 		fmt.Sprintf("Small queries select ten series; %d in a row are one reading.", smallQueries),
 		"engine/growth compares 2 h of 100,000 series with 2 h of 10,000; growth below 1 MiB counts as 1 MiB.",
-		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write; the last hour is read with a step of 15 s.", recentSpec.Series, recentSpec.Samples),
+		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write; the last hour is read with a step of 15 s.", recentSpec().Series, recentSpec().Samples),
 		"engine/fallback is the share of the evaluations of Prometheus' own scripts that go test ./test/promql reports.",
 		"VictoriaMetrics runs with -search.disableCache on the same samples, sent to /api/v1/import. Its count() equals Prometheus', avg_over_time() within 1e-9; its rate() does not extrapolate and is only checked for its number of series and points.",
 	)

@@ -9,14 +9,14 @@ import (
 
 func TestQueries_AreWithinTheData(t *testing.T) {
 	for _, q := range queries {
-		if q.StartMS < startMS || q.EndMS() >= spec.EndMS() {
+		if q.StartMS < startMS || q.EndMS() >= spec().EndMS() {
 			t.Errorf("%s: from %d to %d", q.What, q.StartMS, q.EndMS())
 		}
 	}
 }
 
 func TestLastHour_IsWithinTheHead(t *testing.T) {
-	if from, to := lastHour.StartMS, lastHour.EndMS(); from < startMS+5*60_000 || to >= recentSpec.EndMS() {
+	if from, to := lastHour().StartMS, lastHour().EndMS(); from < startMS+5*60_000 || to >= recentSpec().EndMS() {
 		t.Errorf("from %d to %d", from, to)
 	}
 }

@@ -49,10 +49,10 @@ func overVictoria(ctx context.Context, b *area.Bench, prometheus *area.Side) (er
 		}, os.RemoveAll(s.Dir)
 	}
 	return b.With(ctx, launch, func() error {
-		if err := importAll(ctx, s.Server, spec); err != nil {
+		if err := importAll(ctx, s.Server, spec()); err != nil {
 			return err
 		}
-		err := b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec}), func() error {
+		err := b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec()}), func() error {
 			for _, q := range third {
 				if err := alike(ctx, prometheus, s, q); err != nil {
 					return err
@@ -130,6 +130,6 @@ func alike(ctx context.Context, theirs, others *area.Side, q query) error {
 			return fmt.Errorf("%s: %s: %w", from.Name, q.What, err)
 		}
 	}
-	allowed := map[string]float64{sumRate.What: math.Inf(1), count.What: 0, sumOverTime.What: tolerance}[q.What]
+	allowed := map[string]float64{sumRate().What: math.Inf(1), count().What: 0, sumOverTime().What: tolerance}[q.What]
 	return area.SameMatrix(q.What+" of VictoriaMetrics", both[1], both[0], allowed)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
 )
@@ -40,9 +41,9 @@ var files = map[string]string{
 	"CSV": "out.csv", "OpenMetrics": "out.om", "JSON lines": "out.jsonl", "blocks": "blocks", "Parquet": "out.parquet",
 }
 
-var spec = area.Floats(8)
+func spec() blocks.Spec { return area.Floats(8) }
 
-var samples = spec.Series * spec.Samples // 19.2 million
+func samples() int { return spec().Series * spec().Samples } // 19.2 million
 
 // bench is one run of the area.
 type bench struct {
@@ -56,7 +57,7 @@ func run(ctx context.Context, of *area.Bench) error {
 		return err
 	}
 	b := &bench{of, of.Side("serve", program, ".")}
-	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec}), func() error {
+	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec()}), func() error {
 		if err := b.check(ctx); err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	}
 	b.Own("read/anon-mib", area.MiB, growth)
 	b.Note(
-		fmt.Sprintf("%d series x %d samples of 15-digit floats over 8 h, read in four windows by remote read from ferula serve on the same machine; %d samples in all.", spec.Series, spec.Samples, samples),
+		fmt.Sprintf("%d series x %d samples of 15-digit floats over 8 h, read in four windows by remote read from ferula serve on the same machine; %d samples in all.", spec().Series, spec().Samples, samples()),
 		"Growth is the peak of RssAnon of a process that exports everything, less the peak of one that exports a metric that does not exist; CPU is that of the exporting process, from its start to its end.",
 		"Seconds include joining the four parts and fsync, and the server, which shares the machine's processors.",
 	)
@@ -83,19 +84,19 @@ func run(ctx context.Context, of *area.Bench) error {
 
 // check exports to Parquet, reads the file back, and compares it with the results of PromQL for the same range.
 func (b *bench) check(ctx context.Context) error {
-	if _, err := b.export(ctx, spec.Metric, files["Parquet"]); err != nil {
+	if _, err := b.export(ctx, spec().Metric, files["Parquet"]); err != nil {
 		return err
 	}
 	count, sum, err := totals(filepath.Join(b.Dir, files["Parquet"]))
 	if err != nil {
 		return err
 	}
-	if count != int64(samples) {
-		return fmt.Errorf("%w: the file has %d samples, want %d", area.ErrUnequal, count, samples)
+	if count != int64(samples()) {
+		return fmt.Errorf("%w: the file has %d samples, want %d", area.ErrUnequal, count, samples())
 	}
 	for function, got := range map[string]float64{"count_over_time": float64(count), "sum_over_time": sum} {
-		expr := fmt.Sprintf("sum(%s(%s[8h]))", function, spec.Metric)
-		v, err := area.Instant(ctx, b.serve.Server, expr, time.UnixMilli(spec.EndMS()-1))
+		expr := fmt.Sprintf("sum(%s(%s[8h]))", function, spec().Metric)
+		v, err := area.Instant(ctx, b.serve.Server, expr, time.UnixMilli(spec().EndMS()-1))
 		if err != nil {
 			return err
 		}
@@ -157,7 +158,7 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 		return e, err
 	}
 	cmd := exec.CommandContext(ctx, b.serve.Program.Path, "read", "--url="+b.serve.URL(), "--match="+metric,
-		"--start="+area.Secs(spec.StartMS), "--end="+area.Secs(spec.EndMS()-1), "--output="+path)
+		"--start="+area.Secs(spec().StartMS), "--end="+area.Secs(spec().EndMS()-1), "--output="+path)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, peer.RuntimeEnv()...)
@@ -173,8 +174,8 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 	if err != nil {
 		return e, fmt.Errorf("ferula read: %w: %s", err, stderr.Bytes())
 	}
-	want := fmt.Sprintf(" %d,%03d,%03d samples", samples/1_000_000, samples/1000%1000, samples%1000)
-	if metric != spec.Metric {
+	want := fmt.Sprintf(" %d,%03d,%03d samples", samples()/1_000_000, samples()/1000%1000, samples()%1000)
+	if metric != spec().Metric {
 		want = " 0 samples"
 	}
 	if !strings.Contains(stderr.String(), want) {
@@ -206,7 +207,7 @@ func (b *bench) measure(ctx context.Context, round int, format string) error {
 	if err != nil {
 		return err
 	}
-	e, err := b.export(ctx, spec.Metric, file)
+	e, err := b.export(ctx, spec().Metric, file)
 	if err == nil {
 		err = b.SameLength(format, size, e.bytes)
 	}
@@ -218,6 +219,6 @@ func (b *bench) measure(ctx context.Context, round int, format string) error {
 	b.Add(round, format, "seconds", area.Seconds, e.elapsed.Seconds())
 	b.Add(round, format, "CPU", area.Seconds, e.cpu.Seconds())
 	b.Add(round, format, size, area.Bytes, float64(e.bytes))
-	b.Add(round, format, "bytes a sample", area.Count, float64(e.bytes)/float64(samples))
+	b.Add(round, format, "bytes a sample", area.Count, float64(e.bytes)/float64(samples()))
 	return os.RemoveAll(filepath.Join(b.Dir, file))
 }

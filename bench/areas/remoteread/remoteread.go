@@ -45,17 +45,24 @@ const (
 	plotEvery          = 5 * time.Millisecond
 )
 
-var (
-	floats   = area.Floats(8)
-	decimals = blocks.Spec{
-		Metric: "bench_metric", Values: blocks.Decimals2, Series: 1000, Samples: floats.Samples,
-		StepMS: floats.StepMS, StartMS: blocks.QuietStartMS, Seed: 2,
-	}
-	// recent is pushed to both sides by remote write. Its range is less than 3 h, so it stays in their heads.
-	recent = func(s blocks.Spec) blocks.Spec { s.Samples, s.Seed = 135*4, 4; return s }(floats)
-	// few and many are the blocks for the growth of memory by series.
-	few, many = small(1_000), small(100_000)
-)
+func floats() blocks.Spec { return area.Floats(8) }
+
+func decimals() blocks.Spec {
+	s := floats()
+	s.Values, s.Series, s.Seed = blocks.Decimals2, 1000, 2
+	return s
+}
+
+// recent is pushed to both sides by remote write. Its range is less than 3 h, so it stays in their heads.
+func recent() blocks.Spec {
+	s := floats()
+	s.Samples, s.Seed = 135*4, 4
+	return s
+}
+
+// few and many are the blocks for the growth of memory by series.
+func few() blocks.Spec  { return small(1_000) }
+func many() blocks.Spec { return small(100_000) }
 
 // small returns the spec of blocks with few samples a series.
 func small(series int) blocks.Spec {
@@ -67,19 +74,23 @@ func whole(s blocks.Spec, form string) read { return of(s, "8 h", form, s.StartM
 
 // inHead is a read of the last 2 h of the head. Its start cuts chunks.
 func inHead(form string) read {
-	return of(recent, "the last 2 h, in the head", form, recent.EndMS()-2*hourMS, recent.EndMS()-1)
+	return of(recent(), "the last 2 h, in the head", form, recent().EndMS()-2*hourMS, recent().EndMS()-1)
 }
 
 func of2h(form string) read {
-	return of(floats, "2 h", form, floats.StartMS+2*hourMS, floats.StartMS+4*hourMS-1)
+	return of(floats(), "2 h", form, floats().StartMS+2*hourMS, floats().StartMS+4*hourMS-1)
 }
 
-var (
-	chunks8h, samples8h     = whole(floats, chunks), whole(floats, samples)
-	chunksCut               = of(floats, "2 h that cut chunks", chunks, floats.StartMS+hourMS+7_777, floats.StartMS+3*hourMS+7_777)
-	headChunks, headSamples = inHead(chunks), inHead(samples)
-	decimalSamples          = whole(decimals, samples)
-)
+func chunks8h() read       { return whole(floats(), chunks) }
+func samples8h() read      { return whole(floats(), samples) }
+func headChunks() read     { return inHead(chunks) }
+func headSamples() read    { return inHead(samples) }
+func decimalSamples() read { return whole(decimals(), samples) }
+
+func chunksCut() read {
+	from := floats().StartMS + hourMS + 7_777
+	return of(floats(), "2 h that cut chunks", chunks, from, from+2*hourMS)
+}
 
 // bench is one run of the area.
 type bench struct {
@@ -101,21 +112,21 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 		}
 		*to = b.Side(name, program, name)
 	}
-	launch := b.TSDB(ctx, area.TSDB{Data: floats})
+	launch := b.TSDB(ctx, area.TSDB{Data: floats()})
 	if err := b.With(ctx, launch, func() error { return b.great(ctx) }, b.sides...); err != nil {
 		return err
 	}
-	ofDecimals := func() error { return b.compare(ctx, decimals, whole(decimals, chunks), decimalSamples) }
-	if err := b.With(ctx, b.TSDB(ctx, area.TSDB{Data: decimals}), ofDecimals, b.sides...); err != nil {
+	ofDecimals := func() error { return b.compare(ctx, decimals(), whole(decimals(), chunks), decimalSamples()) }
+	if err := b.With(ctx, b.TSDB(ctx, area.TSDB{Data: decimals()}), ofDecimals, b.sides...); err != nil {
 		return err
 	}
-	if err := b.memory(ctx, launch, chunks8h, samples8h); err != nil {
+	if err := b.memory(ctx, launch, chunks8h(), samples8h()); err != nil {
 		return err
 	}
 	if err := b.concurrent(ctx, launch); err != nil {
 		return err
 	}
-	for _, spec := range []blocks.Spec{few, many} {
+	for _, spec := range []blocks.Spec{few(), many()} {
 		if err := b.memory(ctx, b.TSDB(ctx, area.TSDB{Data: spec}), grown(spec, chunks), grown(spec, samples)); err != nil {
 			return err
 		}
@@ -177,7 +188,7 @@ func (b *bench) compare(ctx context.Context, spec blocks.Spec, reads ...read) er
 
 // name returns the name of a read in the table.
 func name(r read) string {
-	if r.spec == floats || r.spec == recent {
+	if r.spec == floats() || r.spec == recent() {
 		return r.what
 	}
 	return fmt.Sprintf("%s, %s x %d", r.what, r.spec.Values, r.spec.Series)
@@ -185,17 +196,17 @@ func name(r read) string {
 
 // great compares and measures servers over the great blocks.
 func (b *bench) great(ctx context.Context) error {
-	if err := b.compare(ctx, floats, chunks8h, samples8h, of2h(chunks), of2h(samples), chunksCut); err != nil {
+	if err := b.compare(ctx, floats(), chunks8h(), samples8h(), of2h(chunks), of2h(samples), chunksCut()); err != nil {
 		return err
 	}
-	if err := b.costs(ctx, chunks8h, samples8h, chunksCut); err != nil {
+	if err := b.costs(ctx, chunks8h(), samples8h(), chunksCut()); err != nil {
 		return err
 	}
 	return b.EachRound("floor and times", func(round int) error {
 		if err := errors.Join(b.underneath(ctx, round), b.ofClient(ctx, round)); err != nil {
 			return err
 		}
-		for _, r := range []read{of2h(chunks), of2h(samples), chunks8h, samples8h} {
+		for _, r := range []read{of2h(chunks), of2h(samples), chunks8h(), samples8h()} {
 			for _, s := range b.sides {
 				user, sys, err := s.TimesDuring(ctx, func() error { _, err := b.send(ctx, s, r, &sink{}); return err })
 				if err != nil {
@@ -235,14 +246,14 @@ const floorCPU = "CPU: the floor under chunks, 8 h"
 
 // underneath measures the floor, which must send about as many bytes as the chunks have.
 func (b *bench) underneath(ctx context.Context, round int) error {
-	dir, err := blocks.Ensure(ctx, b.Cache, floats)
+	dir, err := blocks.Ensure(ctx, b.Cache, floats())
 	if err != nil {
 		return err
 	}
 	return b.With(ctx, own("-dir="+dir), func() error {
 		get := func() error {
 			a, err := b.floor.Get(ctx, proc.Request{Path: "/floor"}, io.Discard)
-			if least := b.Median(ferulaSide, "bytes: "+chunks8h.what) * 9 / 10; err == nil && float64(a.Bytes) < least {
+			if least := b.Median(ferulaSide, "bytes: "+chunks8h().what) * 9 / 10; err == nil && float64(a.Bytes) < least {
 				err = fmt.Errorf("floor: %w: %d bytes", area.ErrUnequal, a.Bytes)
 			}
 			return err
@@ -262,7 +273,7 @@ const clientGrowth = "growth of RssAnon of ferula's client: samples, 8 h"
 func (b *bench) ofClient(ctx context.Context, round int) error {
 	for _, s := range b.sides {
 		err := b.With(ctx, own(), func() error {
-			g, err := b.drain.GrowthDuring(ctx, func() error { _, err := samples8h.drained(ctx, b.drain.Server, s.Server); return err })
+			g, err := b.drain.GrowthDuring(ctx, func() error { _, err := samples8h().drained(ctx, b.drain.Server, s.Server); return err })
 			b.Add(round, s.Name, clientGrowth, area.Bytes, float64(g.Bytes()))
 			return err
 		}, b.drain)
@@ -287,7 +298,7 @@ func (b *bench) memory(ctx context.Context, launch area.Launch, reads ...read) e
 		for _, r := range reads {
 			drawn := line{side: s.Name, what: r.what}
 			_, err := b.Growth(ctx, round, s, launch, r.what, func() error {
-				if round == 1 && r.spec == floats {
+				if round == 1 && r.spec == floats() {
 					defer proc.Watch(s.Pid(), plotEvery, drawn.add)()
 				}
 				_, err := b.send(ctx, s, r, &sink{})
@@ -313,7 +324,7 @@ func manyGrowth(r read) string {
 // 16 readers exceeds the machine's.
 func (b *bench) concurrent(ctx context.Context, launch area.Launch) error {
 	return b.InTurn("memory with many readers", b.sides, func(round int, s *area.Side) error {
-		for _, r := range []read{chunks8h, samples8h} {
+		for _, r := range []read{chunks8h(), samples8h()} {
 			if r.form == samples && (s == b.sides[0] || b.Programs.Null) {
 				continue
 			}
@@ -360,25 +371,25 @@ func (b *bench) head(ctx context.Context) error {
 	t := area.TSDB{Flags: []string{"--web.enable-remote-write-receiver"}}
 	err := b.With(ctx, b.TSDB(ctx, t), func() error {
 		for _, s := range b.sides {
-			if err := push.Samples(ctx, s.Server, recent); err != nil {
+			if err := push.Samples(ctx, s.Server, recent()); err != nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
 		for _, s := range b.sides {
-			if err := push.WaitMapped(ctx, s.Server, recent); err != nil {
+			if err := push.WaitMapped(ctx, s.Server, recent()); err != nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
-		if err := b.compare(ctx, recent, headChunks, headSamples); err != nil {
+		if err := b.compare(ctx, recent(), headChunks(), headSamples()); err != nil {
 			return err
 		}
-		return b.costs(ctx, headChunks, headSamples)
+		return b.costs(ctx, headChunks(), headSamples())
 	}, b.sides...)
 	if err != nil {
 		return err
 	}
 	t.Keep = true
-	return b.memory(ctx, b.TSDB(ctx, t), headChunks, headSamples)
+	return b.memory(ctx, b.TSDB(ctx, t), headChunks(), headSamples())
 }
 
 // noise is the resolution of memory growth: a process may hold this many bytes of free memory that it has not released
@@ -388,40 +399,40 @@ const noise = 1 << 20
 // conclude computes the measures of the goals.
 func (b *bench) conclude() {
 	for goal, what := range map[string]string{
-		"chunks-cpu": "CPU: " + chunks8h.what, "samples-cpu": "CPU: " + samples8h.what, "unaligned-cpu": "CPU: " + chunksCut.what,
-		"chunks-first-byte": "first byte: " + chunks8h.what, "samples-first-byte": "first byte: " + samples8h.what,
-		"head-chunks-cpu": "CPU: " + headChunks.what, "head-samples-cpu": "CPU: " + headSamples.what,
+		"chunks-cpu": "CPU: " + chunks8h().what, "samples-cpu": "CPU: " + samples8h().what, "unaligned-cpu": "CPU: " + chunksCut().what,
+		"chunks-first-byte": "first byte: " + chunks8h().what, "samples-first-byte": "first byte: " + samples8h().what,
+		"head-chunks-cpu": "CPU: " + headChunks().what, "head-samples-cpu": "CPU: " + headSamples().what,
 	} {
 		b.Ratio("remoteread/"+goal, what)
 	}
-	b.Ratio("remoteread/samples-bytes", "bytes: "+samples8h.what, "bytes: "+name(decimalSamples))
+	b.Ratio("remoteread/samples-bytes", "bytes: "+samples8h().what, "bytes: "+name(decimalSamples()))
 	for goal, whats := range map[string][]string{
-		"chunks-anon-mib": {chunks8h.what}, "samples-anon-mib": {samples8h.what}, "head-samples-anon-mib": {headSamples.what},
-		"readers16-anon-mib": {manyGrowth(chunks8h), manyGrowth(samples8h)},
+		"chunks-anon-mib": {chunks8h().what}, "samples-anon-mib": {samples8h().what}, "head-samples-anon-mib": {headSamples().what},
+		"readers16-anon-mib": {manyGrowth(chunks8h()), manyGrowth(samples8h())},
 	} {
 		for i := range whats {
 			whats[i] = area.GrowthOf + whats[i]
 		}
 		b.Own("remoteread/"+goal, area.MiB, whats...)
 	}
-	b.Own("remoteread/chunks-mallocs", 1, "mallocs: "+chunks8h.what)
-	b.Own("remoteread/chunks-writes", 1, "write calls: "+chunks8h.what)
-	cpu := "CPU: " + chunks8h.what
+	b.Own("remoteread/chunks-mallocs", 1, "mallocs: "+chunks8h().what)
+	b.Own("remoteread/chunks-writes", 1, "write calls: "+chunks8h().what)
+	cpu := "CPU: " + chunks8h().what
 	b.Measure("remoteread/chunks-floor", area.Over(b.Median(ferulaSide, cpu), b.Median(floorSide, floorCPU)), cpu, floorCPU)
 	worst, from := 0.0, []string{}
 	for _, form := range []string{chunks, samples} {
-		least, most := area.GrowthOf+grown(few, form).what, area.GrowthOf+grown(many, form).what
+		least, most := area.GrowthOf+grown(few(), form).what, area.GrowthOf+grown(many(), form).what
 		worst = max(worst, area.Over(max(noise, b.Median(ferulaSide, most)), max(noise, b.Median(ferulaSide, least))))
 		from = append(from, least, most)
 	}
 	b.Measure("remoteread/growth", worst, from...)
 	b.Note(
-		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, 4 blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples),
+		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, 4 blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats().Series, floats().Samples),
 		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
 		"CPU is that of the server process per request, over some requests in a row and the garbage collection that follows them.",
 		"The floor maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
-		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write, full chunks memory-mapped; growth is that of a server that has just replayed them.", recent.Series, recent.Samples),
+		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write, full chunks memory-mapped; growth is that of a server that has just replayed them.", recent().Series, recent().Samples),
 		fmt.Sprintf("%d readers: half of them take %d MiB a second and disconnect when the others have ended. User and system time are in ticks of 10 ms.", readers, slowBytesPerSecond>>20),
 	)
 }

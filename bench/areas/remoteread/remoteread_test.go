@@ -37,27 +37,27 @@ func TestSend_RequestHasResponseTypeAndRange(t *testing.T) {
 	defer s.Close()
 	server := &proc.Server{Client: proc.NewClient(s.URL)}
 	to := hashing()
-	a, err := samples8h.send(context.Background(), server, to)
+	a, err := samples8h().send(context.Background(), server, to)
 	if err != nil || a.Bytes != 300_000 || to.bytes != 300_000 || a.FirstByte <= 0 || a.Elapsed < a.FirstByte {
 		t.Errorf("%+v, %v", a, err)
 	}
-	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != prompb.ReadRequest_SAMPLES || q.StartTimestampMs != floats.StartMS ||
-		q.EndTimestampMs != floats.EndMS()-1 || len(q.Matchers) != 1 {
+	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != prompb.ReadRequest_SAMPLES || q.StartTimestampMs != floats().StartMS ||
+		q.EndTimestampMs != floats().EndMS()-1 || len(q.Matchers) != 1 {
 		t.Errorf("%+v", got)
 	}
 	begun := time.Now()
-	if _, err := chunks8h.send(context.Background(), server, &sink{rate: 10_000_000}); err != nil || time.Since(begun) < 25*time.Millisecond {
+	if _, err := chunks8h().send(context.Background(), server, &sink{rate: 10_000_000}); err != nil || time.Since(begun) < 25*time.Millisecond {
 		t.Errorf("a slow reader took %v, %v", time.Since(begun), err)
 	}
 	s.Config.Handler = http.NotFoundHandler()
-	if _, err := samples8h.send(context.Background(), server, &sink{}); !errors.Is(err, proc.ErrStatus) {
+	if _, err := samples8h().send(context.Background(), server, &sink{}); !errors.Is(err, proc.ErrStatus) {
 		t.Error(err)
 	}
 }
 
 func TestSpecs_BlocksSpanAtMostEightHours(t *testing.T) {
-	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few.EndMS(), many.EndMS()} {
-		if spec > floats.StartMS+8*hourMS {
+	for _, spec := range []int64{floats().EndMS(), decimals().EndMS(), few().EndMS(), many().EndMS()} {
+		if spec > floats().StartMS+8*hourMS {
 			t.Errorf("samples up to %d", spec)
 		}
 	}

@@ -32,11 +32,14 @@ const (
 	config  = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"
 )
 
-var (
-	spec = area.Floats(8)
-	// recent is pushed by remote write. Its range is less than 3 h, so it stays in the head.
-	recent = func(s blocks.Spec) blocks.Spec { s.Samples, s.Seed = 135*4, 4; return s }(spec)
-)
+func spec() blocks.Spec { return area.Floats(8) }
+
+// recent is pushed by remote write. Its range is less than 3 h, so it stays in the head.
+func recent() blocks.Spec {
+	s := spec()
+	s.Samples, s.Seed = 135*4, 4
+	return s
+}
 
 // request is a Series request for all series.
 type request struct {
@@ -46,19 +49,33 @@ type request struct {
 }
 
 func of(what string, fromMS, toMS int64, without ...string) request {
-	r := stores.Request(spec.Metric, fromMS, toMS-1)
+	r := stores.Request(spec().Metric, fromMS, toMS-1)
 	r.WithoutReplicaLabels = without
 	return request{what: what, series: r}
 }
 
-var (
-	plain       = of("Series of 10,000 x 8 h", spec.StartMS, spec.EndMS())
-	plain2h     = of("Series of 10,000 x 2 h", spec.StartMS+2*hourMS, spec.StartMS+4*hourMS)
-	withoutName = of("Series of 10,000 x 8 h without replica label", spec.StartMS, spec.EndMS(), "replica")
-	labelsOnly  = func(r request) request { r.series.SkipChunks = true; return r }(of("Series of 10,000 x 8 h without chunks", spec.StartMS, spec.EndMS()))
-	// recentSeries requests the last 2 h of the head. Its start cuts chunks.
-	recentSeries = func(r request) request { r.samples = 480; return r }(of("Series of the last 2 h, in the head", recent.EndMS()-2*hourMS, recent.EndMS()))
-)
+func whole(what string, without ...string) request {
+	return of("Series of 10,000 x 8 h"+what, spec().StartMS, spec().EndMS(), without...)
+}
+
+func plain() request       { return whole("") }
+func withoutName() request { return whole(" without replica label", "replica") }
+func plain2h() request {
+	return of("Series of 10,000 x 2 h", spec().StartMS+2*hourMS, spec().StartMS+4*hourMS)
+}
+
+func labelsOnly() request {
+	r := whole(" without chunks")
+	r.series.SkipChunks = true
+	return r
+}
+
+// recentSeries requests the last 2 h of the head. Its start cuts chunks.
+func recentSeries() request {
+	r := of("Series of the last 2 h, in the head", recent().EndMS()-2*hourMS, recent().EndMS())
+	r.samples = 480
+	return r
+}
 
 // bench is one run of the area.
 type bench struct {
@@ -77,18 +94,18 @@ func run(ctx context.Context, of *area.Bench) error {
 	if b.sides, err = b.Pair(ctx, peer.Thanos); err != nil {
 		return err
 	}
-	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec, Config: config}), func() error {
-		return b.measure(ctx, []request{plain, withoutName, labelsOnly, plain2h}, plain, withoutName)
+	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec(), Config: config}), func() error {
+		return b.measure(ctx, []request{plain(), withoutName(), labelsOnly(), plain2h()}, plain(), withoutName())
 	}, b.prometheus)
 	if err != nil {
 		return err
 	}
 	inHead := area.TSDB{Config: config, Flags: []string{"--web.enable-remote-write-receiver"}}
 	err = b.With(ctx, b.TSDB(ctx, inHead), func() error {
-		if err := errors.Join(push.Samples(ctx, b.prometheus.Server, recent), push.WaitMapped(ctx, b.prometheus.Server, recent)); err != nil {
+		if err := errors.Join(push.Samples(ctx, b.prometheus.Server, recent()), push.WaitMapped(ctx, b.prometheus.Server, recent())); err != nil {
 			return err
 		}
-		return b.measure(ctx, []request{recentSeries}, recentSeries)
+		return b.measure(ctx, []request{recentSeries()}, recentSeries())
 	}, b.prometheus)
 	if err != nil {
 		return fmt.Errorf("head: %w", err)
@@ -161,11 +178,11 @@ func (b *bench) compare(ctx context.Context, q request, clients ...*stores.Clien
 
 // complete returns an error unless a response has all series, and their chunks or samples. A chunk has an hour at most.
 func complete(q request, a stores.Response, samples int) error {
-	least := spec.Series * int((q.series.MaxMS-q.series.MinMS+1)/hourMS)
+	least := spec().Series * int((q.series.MaxMS-q.series.MinMS+1)/hourMS)
 	if q.series.SkipChunks {
 		least = 0
 	}
-	if a.Series != spec.Series || a.Chunks < least || least == 0 && a.Chunks > 0 || samples != q.samples*spec.Series {
+	if a.Series != spec().Series || a.Chunks < least || least == 0 && a.Chunks > 0 || samples != q.samples*spec().Series {
 		return fmt.Errorf("%s: %w: %d series, %d chunks, %d samples", q.what, area.ErrEmpty, a.Series, a.Chunks, samples)
 	}
 	return nil
@@ -197,15 +214,15 @@ func (b *bench) costs(ctx context.Context, round int, s *area.Side, c *stores.Cl
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
-	b.Ratio("sidecar/cpu", "CPU: "+plain.what)
-	b.Ratio("sidecar/labels-only", "CPU: "+labelsOnly.what)
-	growth := area.GrowthOf + plain.what
+	b.Ratio("sidecar/cpu", "CPU: "+plain().what)
+	b.Ratio("sidecar/labels-only", "CPU: "+labelsOnly().what)
+	growth := area.GrowthOf + plain().what
 	b.Measure("sidecar/anon-mib", b.Median("ferula", growth)/area.MiB, growth, area.Idle)
 	b.Note(
-		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus, whose cost is not counted. CPU is that of the sidecar process per request, over %d requests in a row and the garbage collection after them.", spec.Series, repeats),
+		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus, whose cost is not counted. CPU is that of the sidecar process per request, over %d requests in a row and the garbage collection after them.", spec().Series, repeats),
 		"The client requests batches of 64, as Thanos' querier does. Labels, order and chunks of both responses are equal; the sizes of their messages differ and are reported as bytes.",
 		"Prometheus has two external labels, as in an HA pair. \"Without replica label\" is the request of a querier that deduplicates.",
 		"Growth is that of a new process: the peak of RssAnon during its first request less RssAnon after a garbage collection before it.",
-		fmt.Sprintf("In the head: %d samples of each series, received by Prometheus from remote write, full chunks memory-mapped; the last 2 h are requested. Labels and samples of both responses in this range are equal.", recent.Samples),
+		fmt.Sprintf("In the head: %d samples of each series, received by Prometheus from remote write, full chunks memory-mapped; the last 2 h are requested. Labels and samples of both responses in this range are equal.", recent().Samples),
 	)
 }

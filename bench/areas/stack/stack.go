@@ -41,15 +41,19 @@ const (
 	tolerance = 1e-9 // the engine in Thanos' querier is of an older release than Prometheus'
 )
 
-var (
-	spec = area.Floats(8)
+func spec() blocks.Spec { return area.Floats(8) }
 
-	whole = area.EightHours("10,000 series x 161 points", "bench_metric", spec.Series)
-	few   = area.EightHours("500 series x 161 points", `bench_metric{namespace="team-07"}`, 500)
-	sums  = area.EightHours("sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20)
-)
+func whole() area.Query {
+	return area.EightHours("10,000 series x 161 points", "bench_metric", spec().Series)
+}
+func few() area.Query {
+	return area.EightHours("500 series x 161 points", `bench_metric{namespace="team-07"}`, 500)
+}
+func sums() area.Query {
+	return area.EightHours("sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20)
+}
 
-func queries() []area.Query { return []area.Query{whole, few, sums} }
+func queries() []area.Query { return []area.Query{whole(), few(), sums()} }
 
 // Components, from the client to the blocks.
 const (
@@ -113,7 +117,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	if b.programs, err = b.Pair(ctx, peer.Thanos); err != nil {
 		return err
 	}
-	from, err := blocks.Ensure(ctx, b.Cache, spec)
+	from, err := blocks.Ensure(ctx, b.Cache, spec())
 	if err != nil {
 		return err
 	}
@@ -128,7 +132,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	}
 	b.conclude()
 	b.Note(
-		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", spec.Series, whole.Points),
+		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", spec().Series, whole().Points),
 		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. No block is in both. Where sidecar and store have the same blocks, ferula's stores send more chunks: what remains of them at the steps of a query is not joined. That is not measured. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store.",
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
 		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other. The response is longer than those that ferula's frontend shares between identical requests.", queriesPerClient),
@@ -265,7 +269,7 @@ func (b *bench) measure(ctx context.Context, round int, l layout, s *stack) (err
 		return err
 	}
 	err = proc.Until(ctx, 20*time.Second, 200*time.Millisecond, "the querier has discovered its stores", func() error {
-		return b.compare(ctx, s.parts[querier].Server, few)
+		return b.compare(ctx, s.parts[querier].Server, few())
 	})
 	if err != nil {
 		return err
@@ -278,7 +282,7 @@ func (b *bench) measure(ctx context.Context, round int, l layout, s *stack) (err
 			return err
 		}
 	}
-	for _, q := range []area.Query{whole, sums} {
+	for _, q := range []area.Query{whole(), sums()} {
 		if err := b.costs(ctx, round, l, s, q); err != nil {
 			return err
 		}
@@ -308,7 +312,7 @@ func (b *bench) peaks(ctx context.Context, round int, l layout, s *stack) error 
 		b.Add(round, s.name, l.prefix+"peak RssAnon: "+p.Name, area.Bytes, float64(g.Peak))
 		total += g.Peak
 		return err
-	}, func() error { _, err := b.send(ctx, s, whole); return err })
+	}, func() error { _, err := b.send(ctx, s, whole()); return err })
 	b.Add(round, s.name, l.prefix+peakOfAll, area.Bytes, float64(total))
 	return err
 }
@@ -344,7 +348,7 @@ func (b *bench) latency(ctx context.Context, round int, l layout, s *stack, clie
 	took := make([]time.Duration, clients)
 	err := proc.Parallel(clients, func(i int) error {
 		for range queriesPerClient {
-			a, err := b.send(ctx, s, few)
+			a, err := b.send(ctx, s, few())
 			if err != nil {
 				return err
 			}
@@ -365,14 +369,14 @@ const peakOfAll = "peak RssAnon: all"
 func cpuOfAll(q area.Query) string { return "CPU: " + q.What + ": all" }
 
 func latencyOf(clients int) string {
-	return fmt.Sprintf("latency: %s, %d clients", few.What, clients)
+	return fmt.Sprintf("latency: %s, %d clients", few().What, clients)
 }
 
 // conclude computes the figures of the goals: the cost of ferula's components divided by that of Thanos', in the layout where
 // that is worse.
 func (b *bench) conclude() {
 	for goal, what := range map[string]string{
-		"every-point": cpuOfAll(whole), "sum-by": cpuOfAll(sums), "anon": peakOfAll, "latency-16": latencyOf(clientsMax),
+		"every-point": cpuOfAll(whole()), "sum-by": cpuOfAll(sums()), "anon": peakOfAll, "latency-16": latencyOf(clientsMax),
 	} {
 		b.Ratio("stack/"+goal, what, withStore+what)
 	}

@@ -44,7 +44,7 @@ func TestCompare_WithoutTheExternalLabelTheSeriesAreThoseOfPrometheus(t *testing
 func TestConclude_TakesTheWorseLayout(t *testing.T) {
 	b := &bench{Bench: area.New(Area, area.Env{})}
 	for what, v := range map[string][2]float64{ // ferula's, without and with a store; Thanos' are 10
-		cpuOfAll(whole): {1, 2}, cpuOfAll(sums): {4, 3}, peakOfAll: {1, 1}, latencyOf(clientsMax): {0.5, 0.25},
+		cpuOfAll(whole()): {1, 2}, cpuOfAll(sums()): {4, 3}, peakOfAll: {1, 1}, latencyOf(clientsMax): {0.5, 0.25},
 	} {
 		for i, prefix := range []string{"", withStore} {
 			b.Add(1, allThanos, prefix+what, area.Seconds, 10)
@@ -67,7 +67,7 @@ func TestConclude_TakesTheWorseLayout(t *testing.T) {
 }
 
 func TestDistribute_EachBlockIsInOnePlace(t *testing.T) {
-	tiny := spec
+	tiny := spec()
 	tiny.Series = 2
 	from, err := blocks.Ensure(context.Background(), t.TempDir(), tiny)
 	if err != nil {

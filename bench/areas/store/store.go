@@ -48,11 +48,14 @@ const (
 	idleMany  = "RssAnon, 10,000 blocks"
 )
 
-var (
-	spec = area.Floats(8)
-	// smallSpec is the block that is served 10,000 times.
-	smallSpec = func(s blocks.Spec) blocks.Spec { s.Series = 100; return s }(area.Floats(2))
-)
+func spec() blocks.Spec { return area.Floats(8) }
+
+// smallSpec is the block that is served 10,000 times.
+func smallSpec() blocks.Spec {
+	s := area.Floats(2)
+	s.Series = 100
+	return s
+}
 
 func run(ctx context.Context, b *area.Bench) error {
 	sides, err := b.Pair(ctx, peer.Thanos)
@@ -60,14 +63,14 @@ func run(ctx context.Context, b *area.Bench) error {
 		return err
 	}
 	bucket, large := filepath.Join(b.Dir, "bucket"), filepath.Join(b.Dir, "large")
-	if err := makeBucket(ctx, b.Cache, spec, bucket, 1); err != nil {
+	if err := makeBucket(ctx, b.Cache, spec(), bucket, 1); err != nil {
 		return err
 	}
 	if err := b.EachRound("cold and warm", func(round int) error { return fresh(ctx, b, round, sides, bucket) }); err != nil {
 		return err
 	}
 	defer os.RemoveAll(large) // the next run creates it again
-	if err := makeBucket(ctx, b.Cache, smallSpec, large, many); err != nil {
+	if err := makeBucket(ctx, b.Cache, smallSpec(), large, many); err != nil {
 		return err
 	}
 	for _, s := range sides { // fills the data directory for later starts
@@ -123,7 +126,7 @@ func over(bucket string) area.Launch {
 }
 
 func request() storeapi.SeriesRequest {
-	return stores.Request(spec.Metric, spec.StartMS, spec.EndMS())
+	return stores.Request(spec().Metric, spec().StartMS, spec().EndMS())
 }
 
 // fresh takes the readings of one round that need a new process and an empty directory, and compares the responses.
@@ -145,7 +148,7 @@ func fresh(ctx context.Context, b *area.Bench, round int, sides []*area.Side, bu
 			}
 		}
 		found, _, err := stores.Compare(ctx, request(), false, clients...)
-		if err == nil && (found[0].Series != spec.Series || found[0].Chunks < spec.Series*8) {
+		if err == nil && (found[0].Series != spec().Series || found[0].Chunks < spec().Series*8) {
 			err = fmt.Errorf("%s: %w: %d series, %d chunks", what, area.ErrEmpty, found[0].Series, found[0].Chunks)
 		}
 		return err
@@ -235,7 +238,7 @@ func conclude(b *area.Bench) {
 		b.Note("One of the programs has no metric of the bytes that it fetched.")
 	}
 	b.Note(
-		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in four blocks of 2 h in a folder. Cold: the first request of a new process with an empty data folder. Warm: the mean of the nine after it.", spec.Series),
+		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in four blocks of 2 h in a folder. Cold: the first request of a new process with an empty data folder. Warm: the mean of the nine after it.", spec().Series),
 		"Requests and bytes are those from the start of the process to the end of the first request, from the metrics thanos_objstore_bucket_* of both.",
 		"10,000 blocks of 100 series are links to the files of one, with a meta.json each; the data folder is that of an earlier start.",
 	)

@@ -23,21 +23,27 @@ import (
 
 // The data of stores, and the queries for queriers.
 var (
-	querySpec = area.Floats(8)
-	hopSpec   = blocks.Spec{
+	hopSpec = blocks.Spec{
 		Metric: "bench_metric", Values: blocks.Floats15, Series: 100_000, Samples: 120, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
 	}
 	// A store of which label bytes are measured has two blocks, and the hour after them in the head, of the same series.
 	labelSpec = blocks.Spec{
 		Metric: "bench_metric", Values: blocks.Floats15, Series: 10_000, Samples: 240, StepMS: 60_000, StartMS: blocks.QuietStartMS, Seed: 1,
 	}
-	labelHeadSpec = func(s blocks.Spec) blocks.Spec { s.Samples, s.StartMS, s.Seed = 60, s.EndMS(), 2; return s }(labelSpec)
 
 	queries = []area.Query{
 		area.EightHours("sum by (namespace), 8 h", "sum by (namespace) (bench_metric)", 20),
 		area.EightHours("max by (namespace) of avg_over_time[5m], 8 h", "max by (namespace) (avg_over_time(bench_metric[5m]))", 20),
 	}
 )
+
+func querySpec() blocks.Spec { return area.Floats(8) }
+
+func labelHeadSpec() blocks.Spec {
+	s := labelSpec
+	s.Samples, s.StartMS, s.Seed = 60, s.EndMS(), 2
+	return s
+}
 
 const (
 	requestsPerReading = 3 // consecutive requests for one reading
@@ -118,7 +124,7 @@ func (b *bench) readings(ctx context.Context, what string, both []*area.Side, se
 
 // query measures PromQL queries of both queriers.
 func (b *bench) query(ctx context.Context) error {
-	return b.overStores(ctx, querySpec, []string{"a"}, nil, func(_ []*area.Side, endpoints []string) error {
+	return b.overStores(ctx, querySpec(), []string{"a"}, nil, func(_ []*area.Side, endpoints []string) error {
 		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
 			for _, q := range queries {
 				var results [2]model.Matrix
@@ -206,7 +212,7 @@ func (b *bench) labelBytes(ctx context.Context) error {
 	flags := []string{"--web.enable-remote-write-receiver"}
 	return b.overStores(ctx, labelSpec, []string{"a", "b"}, flags, func(all []*area.Side, endpoints []string) error {
 		for _, s := range all {
-			if err := push.Samples(ctx, s.Server, labelHeadSpec); err != nil {
+			if err := push.Samples(ctx, s.Server, labelHeadSpec()); err != nil {
 				return err
 			}
 		}
@@ -270,7 +276,7 @@ func (b *bench) labelBytesOf(ctx context.Context, s shape, labelsOnly bool) (wha
 // of chunks. Unless it requests labels only, each must have chunks of both blocks and of the head.
 func receiveLabels(ctx context.Context, address string, opts storeapi.ClientOptions, labelsOnly bool) (n int, bytes int64, d stores.Digest, err error) {
 	err = withClients([]string{address}, opts, func(clients []*stores.Client) error {
-		r := stores.Request(labelSpec.Metric, labelSpec.StartMS, labelHeadSpec.EndMS())
+		r := stores.Request(labelSpec.Metric, labelSpec.StartMS, labelHeadSpec().EndMS())
 		r.SkipChunks = labelsOnly
 		a, err := clients[0].Receive(ctx, r, func(lset []byte, chunks []series.Chunk) error {
 			var of [parts]bool

@@ -245,7 +245,8 @@ func parseMeta(text []byte) (m blockMeta, err error) {
 }
 
 // encode returns the meta.json of a shipped block: Prometheus' fields as encoded, and the section thanos.
-func (m blockMeta) encode(external labels.Labels, source string, files []blockFile, uploaded time.Time) ([]byte, error) {
+func (m blockMeta) encode(external labels.Labels, source string, files []blockFile,
+	uploaded time.Time) ([]byte, error) {
 	section := thanosJSON{
 		Version: 1, Labels: external.Map(), Source: source, SegmentFiles: []string{}, IndexStats: &struct{}{},
 		UploadTime: uploaded.UTC(),

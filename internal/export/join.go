@@ -21,7 +21,8 @@ func (r *run) join(ctx context.Context, st *state) error {
 		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty directory: see checkOutput
 			return err
 		}
-		if err := errors.Join(st.fs.SyncDir(st.dir), os.Rename(st.dir, output), st.fs.SyncDir(filepath.Dir(output))); err != nil {
+		err := errors.Join(st.fs.SyncDir(st.dir), os.Rename(st.dir, output), st.fs.SyncDir(filepath.Dir(output)))
+		if err != nil {
 			return err
 		}
 		return endBlocks(st, output)

@@ -197,7 +197,8 @@ type longerPart struct {
 // intervals later than cacheableMS, which are never cached. Without a fixed interval
 // (Split.Interval) the result is empty, because the intervals then depend on the range of the
 // query.
-func (l *lookups) longer(intervals []intervalPart, found []*cache.Extent, interval time.Duration) (longer []longerPart) {
+func (l *lookups) longer(intervals []intervalPart, found []*cache.Extent,
+	interval time.Duration) (longer []longerPart) {
 	if l.f.opts.Split.Interval == 0 || interval == 0 {
 		return nil
 	}

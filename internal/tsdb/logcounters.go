@@ -81,7 +81,8 @@ func (r *watchedRegisterer) unregisterAll() {
 
 // described reports whether a description of c contains text.
 func described(c prometheus.Collector, text string) bool {
-	return slices.ContainsFunc(drained(c.Describe), func(d *prometheus.Desc) bool { return strings.Contains(d.String(), text) })
+	contains := func(d *prometheus.Desc) bool { return strings.Contains(d.String(), text) }
+	return slices.ContainsFunc(drained(c.Describe), contains)
 }
 
 // drained returns what f sends.

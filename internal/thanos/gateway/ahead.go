@@ -32,14 +32,12 @@ type window struct {
 func (p *producer) fetchEntries(ctx context.Context) error {
 	p.refs, p.at, p.ahead.end = p.refs[:0], 0, 0
 	for len(p.refs) < refsMax && !p.ended {
-		if !p.postings.Next() {
-			if err := p.postings.Err(); err != nil {
-				return err
-			}
-			p.ended = true
-			break
+		if p.ended = !p.postings.Next(); !p.ended {
+			p.refs = append(p.refs, uint32(p.postings.At()))
 		}
-		p.refs = append(p.refs, uint32(p.postings.At()))
+	}
+	if err := p.postings.Err(); err != nil { // a list of excluded series that cannot be read excludes none
+		return err
 	}
 	p.postings.release()
 	p.spans = p.spans[:0]

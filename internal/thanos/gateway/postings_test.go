@@ -78,3 +78,27 @@ func TestRefs_IntersectionAndDifference(t *testing.T) {
 		}
 	}
 }
+
+// Without a list that cannot be read it is unknown which series a negative matcher excludes: no series is returned.
+func TestFetchEntries_ListOfExcludedSeriesUnread_IsAnError(t *testing.T) {
+	cache, err := pages.Open(t.TempDir(), pages.Options{BytesMax: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	file, all := postingsOf(make([]byte, 2*(refsMax+100)))
+	object := cache.Object(objects{"index": file}, "index", int64(len(file)))
+	wanted, err := openRefs(t.Context(), object, list{3, uint64(len(file))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := openRefs(t.Context(), object, list{3, uint64(len(file))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.object = cache.Object(objects{}, "gone", int64(len(file))) // its pages have left the cache, and the bucket fails
+	p := &producer{block: &block{index: object}, postings: refs{index.Without(wanted, gone), []*pageRefs{wanted, gone}}}
+	if err := p.fetchEntries(t.Context()); err == nil {
+		t.Errorf("%d of %d excluded series were returned", len(p.refs), len(all))
+	}
+}

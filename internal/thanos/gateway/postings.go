@@ -306,10 +306,10 @@ func union(ctx context.Context, from *pages.Object, c choice, bytesMax uint64) (
 		}
 	}
 	slices.Sort(all)
-	r := &pageRefs{}
-	for _, ref := range slices.Compact(all) {
+	all = slices.Compact(all)
+	r := &pageRefs{n: len(all), window: make([]byte, 0, 4*len(all))}
+	for _, ref := range all {
 		r.window = binary.BigEndian.AppendUint32(r.window, ref)
 	}
-	r.n = len(r.window) / 4
 	return r, nil
 }

@@ -102,3 +102,22 @@ func TestFetchEntries_ListOfExcludedSeriesUnread_IsAnError(t *testing.T) {
 		t.Errorf("%d of %d excluded series were returned", len(p.refs), len(all))
 	}
 }
+
+// Options.PostingsBytes limits the bytes of the lists, so a union must not take much more memory than its lists.
+func TestUnion_HasTheMemoryOfItsReferences(t *testing.T) {
+	cache, err := pages.Open(t.TempDir(), pages.Options{BytesMax: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	file, all := postingsOf(make([]byte, 2*300_000))
+	from := cache.Object(objects{"index": file}, "index", int64(len(file)))
+	whole := list{3, uint64(len(file))}
+	l, err := union(t.Context(), from, choice{lists: []list{whole, whole}, bytes: 2 * uint64(len(file))}, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cap(l.window); l.n != len(all) || got > 4*len(all)+64<<10 {
+		t.Errorf("%d bytes for %d references, want %d references", got, l.n, len(all))
+	}
+}

@@ -44,7 +44,6 @@ type orderedSet struct {
 	from     source
 	pending  bool // from has a series that was not returned yet
 	done     bool // from has no further series
-	closed   bool
 	buffered seriesHeap
 	bytes    int // size of buffered
 	free     []*bufferedSeries
@@ -226,11 +225,12 @@ func (o *orderedSet) close() error {
 		o.err = errClosed
 	}
 	o.buffered, o.free, o.bytes, o.done = nil, nil, 0, true
-	if o.from == nil || o.closed {
+	from := o.from
+	o.from, o.open = nil, nil // the querier keeps the set, but not the response
+	if from == nil {
 		return nil
 	}
-	o.closed = true
-	return o.from.close()
+	return from.close()
 }
 
 var errClosed = errors.New("remote read querier is closed")

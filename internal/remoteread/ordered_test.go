@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -187,5 +189,25 @@ func TestStallGuard_CancelsWithItsOwnError(t *testing.T) {
 	}
 	if cancel(); guard.timer.Stop() || !errors.Is(stalled(ctx, other), other) {
 		t.Error("the timer runs after the request")
+	}
+}
+
+// A querier keeps its sets until it is closed. Of several responses, those that were read must not stay in memory.
+func TestOrderedSet_ReadToItsEnd_ReleasesTheResponse(t *testing.T) {
+	var response weak.Pointer[listSource]
+	set := &orderedSet{open: func() (source, error) {
+		from := &listSource{values: letters}
+		response = weak.Make(from)
+		return from, nil
+	}}
+	if got := drain(t, set); got != "abcde" || set.Err() != nil {
+		t.Fatal(got, set.Err())
+	}
+	runtime.GC()
+	if response.Value() != nil {
+		t.Error("the set still has the response")
+	}
+	if err := set.close(); err != nil || set.Next() || set.Ahead() != nil {
+		t.Error(err)
 	}
 }

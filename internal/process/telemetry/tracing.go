@@ -48,7 +48,7 @@ type Tracing struct {
 
 // installed is a configuration in effect.
 type installed struct {
-	section  config.TracingConfig // zero for Thanos' configuration
+	section  config.TracingConfig // of Thanos' configuration only the endpoint
 	provider *tracesdk.TracerProvider
 }
 
@@ -83,7 +83,7 @@ func NewTracing(text, service string, logger *slog.Logger) (*Tracing, error) {
 		attributes = append(attributes, attribute.String(name, value))
 	}
 	provider, err := newProvider(client, sampler, tracesdk.WithResource(resource.NewSchemaless(attributes...)))
-	t.installed.Store(&installed{provider: provider})
+	t.installed.Store(&installed{config.TracingConfig{Endpoint: c.Config.Endpoint}, provider})
 	return t, err
 }
 

@@ -1,8 +1,10 @@
 package telemetry
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +76,30 @@ func TestNew_AcceptsOnlyOTLP(t *testing.T) {
 				t.Errorf("%q: close: %v", text, err)
 			}
 		}
+	}
+}
+
+// Spans that wait at the end are dropped after a while, and the warning names the receiver.
+func TestNew_CloseNamesTheReceiverThatIsDown(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, but responds to nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	var log bytes.Buffer
+	tr, err := NewTracing("type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '"+silent.Addr().String()+"'}", "test",
+		slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.flush = time.Millisecond
+	_, span := tr.Provider().Tracer("").Start(t.Context(), "waits")
+	span.End()
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "Some traces were not sent") || !strings.Contains(log.String(), "endpoint="+silent.Addr().String()) {
+		t.Error(log.String())
 	}
 }
 

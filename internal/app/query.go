@@ -109,7 +109,11 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("external URL %q: %w", redact.URL(opts.Web.ExternalURL), err)
 	}
-	handler, err := q.newHandler(server.RoutePrefix(opts.Web.RoutePrefix, external), external)
+	prefix, err := server.RoutePrefix("web.route-prefix", opts.Web.RoutePrefix, external)
+	if err != nil {
+		return nil, err
+	}
+	handler, err := q.newHandler(prefix, external)
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,10 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err != nil {
 		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", redact.URL(opts.Web.ExternalURL), err))
 	}
-	prefix := server.RoutePrefix(opts.Web.RoutePrefix, external)
+	prefix, err := server.RoutePrefix("web.route-prefix", opts.Web.RoutePrefix, external)
+	if err != nil {
+		return nil, err
+	}
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
 		return nil, err
 	}

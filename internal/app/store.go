@@ -80,7 +80,11 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	if err = s.listenStoreAPI(opts.GRPC, s.tracing, s.store, opts.Limits); err != nil {
 		return nil, err
 	}
-	mux, prefix := s.newMux(), server.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
+	prefix, err := server.RoutePrefix("web.external-prefix", opts.Web.RoutePrefix, &url.URL{})
+	if err != nil {
+		return nil, err
+	}
+	mux := s.newMux()
 	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
 	mux.HandleFunc("GET "+prefix+"/api/v1/status/features", s.constant(storeFeatures))
 	mux.HandleFunc("GET "+prefix+"/api/v1/status/buildinfo", s.constant(storeBuildInfo()))

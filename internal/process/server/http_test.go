@@ -312,9 +312,27 @@ func TestExternalURL_IsNormalized(t *testing.T) {
 func TestRoutePrefix_DefaultsToThePathOfTheExternalURL(t *testing.T) {
 	external := &url.URL{Path: "/prom"}
 	for given, want := range map[string]string{"": "/prom", "/": "", "x/y/": "/x/y"} {
-		if got := RoutePrefix(given, external); got != want {
-			t.Errorf("%q: %q", given, got)
+		if got, err := RoutePrefix("web.route-prefix", given, external); err != nil || got != want {
+			t.Errorf("%q: %q, %v", given, got, err)
 		}
+	}
+}
+
+// Without the error the routers panic when the server starts.
+func TestRoutePrefix_RejectsWhatRoutersReadAsAPattern(t *testing.T) {
+	for _, given := range []string{"http://host/x", "/a//b", "/a/../b", "/.", "/{x", "/{x}", "/a b", "/*x", "/a:", "/a:/b"} {
+		if got, err := RoutePrefix("web.route-prefix", given, &url.URL{}); err == nil || !strings.Contains(err.Error(), "--web.route-prefix: ") || !strings.Contains(err.Error(), given) {
+			t.Errorf("%q: %q, %v", given, got, err)
+		}
+	}
+	if _, err := RoutePrefix("web.route-prefix", "", &url.URL{Path: "/a//b"}); err == nil || !strings.Contains(err.Error(), "--web.external-url: ") {
+		t.Error(err)
+	}
+	for _, good := range []string{"/a.b", "/~x/y-z_1", "/a:b", "/ü", "/a,b;c=d&e+f$"} {
+		if _, err := RoutePrefix("web.route-prefix", good, &url.URL{}); err != nil {
+			t.Error(err)
+		}
+		http.NewServeMux().HandleFunc("GET "+good+"/x", func(http.ResponseWriter, *http.Request) {})
 	}
 }
 

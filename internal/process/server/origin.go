@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 
@@ -86,14 +87,22 @@ func ExternalURL(given string, addr net.Addr) (*url.URL, error) {
 	return u, nil
 }
 
-// RoutePrefix returns "" or "/path" without a trailing slash.
-func RoutePrefix(given string, external *url.URL) string {
-	given = cmp.Or(given, external.Path)
-	given = strings.Trim(given, "/")
+// RoutePrefix returns "" or "/path" without a trailing slash. given is the value of a flag; "": the path of
+// --web.external-url. Routers panic at a path that they read as a pattern, or that no request has.
+func RoutePrefix(flag, given string, external *url.URL) (string, error) {
 	if given == "" {
-		return ""
+		flag, given = "web.external-url", external.Path
 	}
-	return "/" + given
+	trimmed := strings.Trim(given, "/")
+	if trimmed == "" {
+		return "", nil
+	}
+	prefix := "/" + trimmed
+	if path.Clean(prefix) != prefix || strings.ContainsAny(prefix, "{}* \t") || strings.Contains(prefix+"/", ":/") {
+		return "", hint.Invalid(flag, fmt.Errorf("%q is not the path of a route: it must be like /path, without "+
+			"braces, asterisks, spaces, a colon at the end of a part, and empty, . and .. parts", given))
+	}
+	return prefix, nil
 }
 
 // CORSOrigin compiles the pattern of allowed origins; "" allows all.

@@ -89,8 +89,8 @@ var folds = map[parser.ItemType]fold{
 	parser.AVG:    {c: true, count: true, add: addAverage, finish: finishAverage},
 	parser.COUNT:  {add: addCount},
 	parser.GROUP:  {add: addOne},
-	parser.MIN:    {add: addExtreme(1)},
-	parser.MAX:    {add: addExtreme(-1)},
+	parser.MIN:    {add: addMin},
+	parser.MAX:    {add: addMax},
 	parser.STDVAR: {mean: true, count: true, add: addDeviation, finish: finishVariance},
 	parser.STDDEV: {mean: true, count: true, add: addDeviation, finish: func(g *group) {
 		finishVariance(g)
@@ -315,15 +315,23 @@ func addOne(g *group, _ *row, w int, fresh, _ uint64) {
 	}
 }
 
-// addExtreme returns the add of the least (sign 1) or the greatest (sign -1) value.
-func addExtreme(sign float64) func(g *group, r *row, w int, fresh, more uint64) {
-	return func(g *group, r *row, w int, fresh, more uint64) {
-		copyBits(g.values, r.values, w, fresh)
-		for ; more != 0; more &= more - 1 {
-			i := w*64 + bits.TrailingZeros64(more)
-			if sign*r.values[i] < sign*g.values[i] || math.IsNaN(g.values[i]) {
-				g.values[i] = r.values[i]
-			}
+// addMin and addMax are two functions because a sign, or a function that compares, makes them three times slower.
+func addMin(g *group, r *row, w int, fresh, more uint64) {
+	copyBits(g.values, r.values, w, fresh)
+	for ; more != 0; more &= more - 1 {
+		i := w*64 + bits.TrailingZeros64(more)
+		if r.values[i] < g.values[i] || math.IsNaN(g.values[i]) {
+			g.values[i] = r.values[i]
+		}
+	}
+}
+
+func addMax(g *group, r *row, w int, fresh, more uint64) {
+	copyBits(g.values, r.values, w, fresh)
+	for ; more != 0; more &= more - 1 {
+		i := w*64 + bits.TrailingZeros64(more)
+		if r.values[i] > g.values[i] || math.IsNaN(g.values[i]) {
+			g.values[i] = r.values[i]
 		}
 	}
 }

@@ -20,7 +20,7 @@
 // the samples that Prometheus would hold in memory. Two limits exist only here: label_replace and label_join fail if a
 // label value, or the labels of all series, would become too long (changedLabelMax, bytesOfSample).
 //
-// Several goroutines compute a large selection (parallel.go, package ordered). They read batches of series in turn,
+// Several goroutines compute a large selection (parallel.go, ordered.go). They read batches of series in turn,
 // then decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order
 // of the series, on the goroutine of the query. While the query evaluates the left operand of an operator between
 // vectors, a worker may evaluate the right operand (type branch). A branch has counts and annotations of its own,

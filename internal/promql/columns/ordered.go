@@ -1,12 +1,9 @@
 package columns
 
-// A stage reads batches one after the other, computes them on several goroutines, and hands them over in the order in
-// which they were read. All stages of a process share the workers, so concurrent stages together use no more workers
-// than one stage. No stage waits for a free worker.
-
 import "sync"
 
-// Workers are goroutines that stages share. A nil pointer has none, and must not be passed to Run.
+// Workers are goroutines that all stages of a process share, so concurrent stages together use no more of them than one
+// stage. No stage waits for a free worker. A nil pointer has none, and must not be passed to Run.
 type Workers struct{ slots chan struct{} }
 
 // NewWorkers returns up to n workers. They run only while they compute.
@@ -24,7 +21,8 @@ func (w *Workers) try() bool {
 	}
 }
 
-// Stage is a sequence of batches. Batches that New returned are reused.
+// Stage is a sequence of batches, which are read one after the other, computed on several goroutines, and consumed in
+// the order in which they were read. Batches that New returned are reused.
 type Stage[B any] struct {
 	// New returns an empty batch.
 	New func() B

@@ -96,15 +96,23 @@ func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
 	return mean + c
 }
 
-// extreme returns the function that returns the least (sign 1) or the greatest (sign -1) value.
-func extreme(sign float64) func([]promql.FPoint) float64 {
-	return func(points []promql.FPoint) float64 {
-		found := points[0].F
-		for _, p := range points {
-			if sign*p.F < sign*found || math.IsNaN(found) {
-				found = p.F
-			}
+// least and greatest are two functions because a sign, or a function that compares, makes them three times slower.
+func least(points []promql.FPoint) float64 {
+	found := points[0].F
+	for _, p := range points {
+		if p.F < found || math.IsNaN(found) {
+			found = p.F
 		}
-		return found
 	}
+	return found
+}
+
+func greatest(points []promql.FPoint) float64 {
+	found := points[0].F
+	for _, p := range points {
+		if p.F > found || math.IsNaN(found) {
+			found = p.F
+		}
+	}
+	return found
 }

@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -166,6 +167,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 		header.Set("Content-Encoding", "gzip")
 	}
 	header.Set("ETag", etag)
+	header.Set("Content-Length", strconv.Itoa(len(body)))           // ServeContent sets none of a compressed body
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // compares If-None-Match with the ETag
 }
 

@@ -120,6 +120,7 @@ func TestHandler_GzipHasTheSameBytes(t *testing.T) {
 		plain := body(t, get(h, "/"+name))
 		resp := get(h, "/"+name, "Accept-Encoding", "br, gzip;q=0.8")
 		check(t, resp.Header.Get("Content-Encoding") == "gzip" && resp.Header.Get("Vary") == "Accept-Encoding", "%s: headers %v", name, resp.Header)
+		check(t, resp.ContentLength > 0, "%s: no Content-Length", name)
 		z, err := gzip.NewReader(resp.Body)
 		check(t, err == nil, "%s: %v", name, err)
 		unpacked, err := io.ReadAll(z)

@@ -1,4 +1,4 @@
-// Package api implements the Prometheus HTTP API under /api/v1, one file for each group
+// Package httpapi implements the Prometheus HTTP API under /api/v1, one file for each group
 // of endpoints.
 //
 // An endpoint parses and validates the form of a request as Prometheus does and calls
@@ -7,7 +7,7 @@
 // response is never in memory as a whole. The bytes equal Prometheus', except that lists
 // which Prometheus returns in random order are sorted. A client that accepts columnsType gets the
 // result of a range query as columns of float64 instead of JSON (columns.go). The package contains
-// no storage, no PromQL evaluation, no server and no listener; package role calls Register.
+// no storage, no PromQL evaluation, no server and no listener; package app calls Register.
 //
 // An error has one of the kinds in errors.go, whose table maps it to an HTTP status. After
 // bytes have been sent, an error aborts the connection, so that a client never takes a
@@ -84,7 +84,6 @@ type Options struct {
 	CORSOrigin *regexp.Regexp // nil: all origins
 	Logger     *slog.Logger
 	Now        func() time.Time // nil: time.Now
-
 }
 
 func (o Options) withDefaults() Options {
@@ -169,8 +168,6 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 			get("/targets", a.withStoreTimeout(a.storeTargets))
 			get("/metadata", a.withStoreTimeout(a.storeMetadata))
 		}
-	}
-	if a.opts.Stores != nil {
 		get("/rules", a.withStoreTimeout(a.storeRules))
 		get("/alerts", a.withStoreTimeout(a.storeAlerts))
 		get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))

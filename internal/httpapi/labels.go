@@ -49,8 +49,8 @@ func (a *API) openList(r *http.Request) (listRequest, *apiError) {
 type listFunc func(ctx context.Context, hints *storage.LabelHints,
 	matchers ...*labels.Matcher) ([]string, annotations.Annotations, error)
 
-// list closes the querier on an error, and else with the response. It returns the sorted union of the lists for every
-// matcher set, at most limit elements.
+// list returns the sorted union of the lists for every matcher set, at most limit elements. The querier is closed after
+// the response is written, or with an error.
 func (l listRequest) list(ctx context.Context, read listFunc) (response, *apiError) {
 	sets := l.matchers
 	if len(sets) == 0 {

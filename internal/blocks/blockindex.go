@@ -1,4 +1,4 @@
-// Package blockindex decodes series entries of a block's index: the index of Prometheus'
+// Package blocks decodes series entries of a block's index: the index of Prometheus'
 // TSDB, version 2. The input is one entry, whose checksum the caller has verified. The
 // output is its labels, as numbers of symbols, and the time range and reference of each chunk.
 // Decoders alias their input. The caller looks up the symbols.

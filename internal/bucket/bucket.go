@@ -10,9 +10,9 @@
 // Open returns a client for Thanos' YAML. A Shipper watches the directory of a database and
 // uploads each new block once. In this directory it writes only its state file. A
 // ProfileShipper does the same for profile blocks. A ProfileReader lists profile blocks and reads
-// them through a cache of pages (internal/blocks/pages). DeleteProfile deletes a profile block. A
-// ProfileStore has the operations that a compaction of profile blocks needs. Compaction and
-// deletion of metrics blocks are left to Thanos' compactor.
+// them through a cache of pages (internal/blocks/pages). A ProfileStore has the operations that a
+// compaction of profile blocks needs. Compaction and deletion of metrics blocks are left to Thanos'
+// compactor.
 package bucket
 
 import (

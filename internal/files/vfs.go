@@ -1,4 +1,4 @@
-// Package vfs is an interface to the file system calls that make data durable.
+// Package files is an interface to the file system calls that make data durable.
 //
 // The content of a file is durable after Sync, and its name after SyncDir of its directory.
 // Stores create, rename and remove files through an FS, so that tests can drop unsynced data

@@ -2,9 +2,9 @@
 // Prometheus or a Thanos querier.
 //
 // A request of the Prometheus HTTP API comes in. A range query is split along time
-// (package split). Cached parts are read from a cache (package cache); the other parts are
+// (split.go). Cached parts are read from a cache (package cache); the other parts are
 // requested from the downstream, all at once (package downstream). The responses are
-// spliced as they arrive (package splice): bytes are copied, no sample is decoded, and
+// spliced as they arrive (splice.go): bytes are copied, no sample is decoded, and
 // a response of any size needs a few buffers only. Requests for label names, label values
 // and series are split and cached, too; their lists are merged in memory, up to a limit.
 // Every other request is streamed through.

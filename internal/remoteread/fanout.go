@@ -347,7 +347,7 @@ type bestEffort struct {
 type endpointError struct {
 	name string
 	err  error
-	// Server.missing has returned or sent this error; no lock, because every selection has its own endpointErrors
+	// Server.missing has returned or sent this error; no lock, because every selection has its own endpointError
 	reported bool
 }
 

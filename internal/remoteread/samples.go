@@ -231,7 +231,7 @@ func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured
 }
 
 // measuredByHeader reports whether the header of a chunk suffices for measure. A float chunk
-// begins with its number of samples. All samples with timestamps from FloatFromMS to FloatToMS
+// begins with its number of samples. All samples with timestamps from floatFromMS to floatToMS
 // have the same encoded size (floatBytes).
 func measuredByHeader(c series.Chunk) bool {
 	floats := c.Encoding == chunkenc.EncXOR || c.Encoding == chunkenc.EncXOR2

@@ -1,4 +1,4 @@
-// Package profileapi serves the Pyroscope API: push.v1.PusherService,
+// Package api serves the Pyroscope API: push.v1.PusherService,
 // querier.v1.QuerierService and settings.v1.SettingsService by Connect, gRPC and gRPC-Web
 // on the same paths, in protobuf and JSON, and the older API below /pyroscope for clients
 // that still use it.

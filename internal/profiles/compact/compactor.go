@@ -1,4 +1,4 @@
-// Package profilecompact compacts and deletes the profile blocks of a bucket.
+// Package compact compacts and deletes the profile blocks of a bucket.
 //
 // An iteration lists the bucket and does this for each tenant:
 //

@@ -1,4 +1,4 @@
-// Package profile stores profiles on one disk, in a directory for each tenant.
+// Package store stores profiles on one disk, in a directory for each tenant.
 //
 //	<dir>/profiles/<tenant>/wal/00000001    pushes that are not in a block yet
 //	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet

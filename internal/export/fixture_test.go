@@ -63,7 +63,6 @@ type fixture struct {
 
 	opened int
 	fail   func(opened, series int) error // called before each series
-	lent   []byte                         // overwritten by Next, so that retaining it fails
 }
 
 func (w *fixture) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
@@ -85,14 +84,6 @@ func TestColumns_SectionsEndAtTheirSize(t *testing.T) {
 		t.Errorf("%d series in the section", got)
 	}
 }
-
-// fixedStatus implements Status.
-type fixedStatus struct{ err error }
-
-func (s fixedStatus) HeadStats(string, int) (*tsdb.Stats, error) {
-	return &tsdb.Stats{NumSeries: 3}, s.err
-}
-func (fixedStatus) WALReplayStatus() tsdb.WALReplayStatus { return tsdb.WALReplayStatus{} }
 
 // fewSeries is a storage with n series of two samples. Its selections end with err, with warnings.
 type fewSeries struct {

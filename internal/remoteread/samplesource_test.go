@@ -215,15 +215,6 @@ func TestSampleSource_BrokenResponseIsAnError(t *testing.T) {
 	}
 }
 
-// repeated returns n random bytes, the same for the same seed.
-func repeated(seed uint64, n int) []byte {
-	random, out := rand.New(rand.NewPCG(seed, seed)), make([]byte, n)
-	for i := range out {
-		out[i] = byte(random.Uint32())
-	}
-	return out
-}
-
 // FuzzSamples compares the result with Prometheus' functions for input that both accept.
 func FuzzSamples(f *testing.F) {
 	for _, response := range [][]byte{sampleResponse(f, []int{2, 0, 1}), encodeResponse(f, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{{

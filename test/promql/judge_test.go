@@ -71,9 +71,8 @@ func newColumns(t testing.TB, opts promql.EngineOpts) *columns.Engine {
 // that has all options of the scripts.
 type judge struct {
 	columns promql.QueryEngine
-	oracle  promql.QueryEngine                        // with the options of columns
-	wanted  promql.QueryEngine                        // with the options of the scripts
-	source  func(storage.Queryable) storage.Queryable // from which columns reads
+	oracle  promql.QueryEngine // with the options of columns
+	wanted  promql.QueryEngine // with the options of the scripts
 
 	// anyPeak ignores the peak of samples. Prometheus does not subtract the scalar
 	// arguments of some functions. A query that both engines evaluate in parts may not

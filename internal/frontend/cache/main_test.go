@@ -98,17 +98,6 @@ func (s *fakeStore) keys() (keys []string) {
 	return keys
 }
 
-func (s *fakeStore) count(op string) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range s.ops {
-		if o == op {
-			n++
-		}
-	}
-	return n
-}
-
 // newCache returns a cache that is closed at the end of the test.
 func newCache(t testing.TB, store Store, opts Options) *Cache {
 	t.Helper()

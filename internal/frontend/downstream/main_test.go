@@ -185,9 +185,6 @@ func encode(t testing.TB, encoding, text string) string {
 	return b.String()
 }
 
-// The ways in which a server may mark the end of a body.
-var framings = []string{"content-length", "chunked", "until-close"}
-
 // wire returns the bytes of a whole response.
 func wire(t testing.TB, encoding, framing, text string) string {
 	t.Helper()

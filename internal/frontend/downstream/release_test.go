@@ -162,10 +162,6 @@ func TestBody_ReadOfNothingReturns(t *testing.T) {
 	checkIs(t, err, nil)
 }
 
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
 func TestOpen_HeadersOfResponsesWithoutABodyStay(t *testing.T) {
 	for _, code := range []int{204, 304, 200} {
 		for _, method := range []string{"GET", "HEAD"} {

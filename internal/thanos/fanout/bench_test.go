@@ -30,7 +30,6 @@ func (s *encodedStore) Series(context.Context, storeapi.SeriesRequest) storeapi.
 }
 
 type encodedStream struct {
-	fakeStream
 	s  *encodedStore
 	at int
 }

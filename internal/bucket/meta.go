@@ -188,6 +188,7 @@ func segmentName(name string) bool {
 func (m *Meta) AppendJSON(dst []byte) ([]byte, error) {
 	v := metaJSON{ULID: m.ID.String(), Version: 1, MinTime: &m.MinMS, MaxTime: &m.MaxMS}
 	v.Stats.NumSamples, v.Stats.NumSeries, v.Stats.NumChunks = m.Samples, m.Series, m.Chunks
+	v.Stats.NumTombstones = m.Tombstones
 	v.Compaction.Level = m.Level
 	for _, s := range m.Sources {
 		v.Compaction.Sources = append(v.Compaction.Sources, s.String())

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
+	"github.com/prometheus/prometheus/discovery/targetgroup"
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/logging"
@@ -126,15 +127,24 @@ func (s *Scraper) Run(ctx context.Context) error {
 			errs[0] = fmt.Errorf("discovery: %w", err)
 		}
 	})
+	targets := make(chan map[string][]*targetgroup.Group)
 	wg.Go(func() {
-		if err := s.Manager.Run(s.discovery.SyncCh()); err != nil {
+		for found := range s.discovery.SyncCh() { // closed when the discovery manager ends
+			targets <- found
+		}
+		// A reload of the scrape manager that waits for Stop would start loops that nobody ends: it finds no targets.
+		targets <- nil
+		close(targets)
+	})
+	wg.Go(func() {
+		if err := s.Manager.Run(targets); err != nil {
 			errs[1] = fmt.Errorf("scrape: %w", err)
 		}
 	})
 	<-ctx.Done()
 	s.cancel()
-	s.Manager.Stop()
 	wg.Wait()
+	s.Manager.Stop()
 	return errors.Join(errs...)
 }
 

@@ -175,6 +175,23 @@ func TestScraper_RunReturnsAfterTheLastAppend(t *testing.T) {
 	// TestMain detects leaked scrape loops.
 }
 
+// The scrape manager reloads in the background: a reload that begins while Run ends starts no loops, which TestMain
+// would find. The first targets arrive 50 to 150 ms after the start.
+func TestScraper_EndedDuringItsFirstReload_LeavesNoLoops(t *testing.T) {
+	cfg := scraping(t, "a", target(t), "")
+	var wg sync.WaitGroup
+	for i := range 1500 {
+		_, stop := running(t, newStub(), cfg)
+		wg.Go(func() {
+			time.Sleep(time.Duration(50+i%100) * time.Millisecond)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestScraper_NewConfigReplacesTheOld(t *testing.T) {
 	to := newStub()
 	s, _ := running(t, to, scraping(t, "a", target(t), ""))

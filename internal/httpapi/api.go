@@ -57,7 +57,7 @@ type Options struct {
 	Queryable storage.Queryable
 	Exemplars storage.ExemplarQueryable // nil: query_exemplars returns an empty list
 	Flames    Flames
-	// FlamesTenant returns the tenant of a flame graph request; nil: profileapi.TenantOf.
+	// FlamesTenant returns the tenant of a flame graph request; nil: api.TenantOf.
 	FlamesTenant func(http.Header) (string, error)
 	// Stores replaces Queryable and Exemplars in a querier of many stores.
 	Stores        Stores

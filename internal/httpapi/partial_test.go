@@ -20,7 +20,7 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
-// queriedStores implements api.Stores for queries of an engine that reads nothing.
+// queriedStores implements httpapi.Stores for queries of an engine that reads nothing.
 type queriedStores struct{ listedStores }
 
 func (s queriedStores) Query(fanout.Request) httpapi.StoreQuery { return s }

@@ -23,7 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// recordingStores implements api.Stores with fixed results. It records the arguments of the latest call, and fails if err is set.
+// recordingStores implements httpapi.Stores with fixed results. It records the arguments of the latest call, and fails if err is set.
 type recordingStores struct {
 	listedStores
 	statuses []fanout.Status
@@ -232,7 +232,7 @@ func TestOptions_StoreTimeoutWhileSeriesAreReadIsATimeout(t *testing.T) {
 	checkResponse(t, named, "/series?match[]=up", http.StatusUnprocessableEntity, `"errorType":"execution","error":"context deadline exceeded"}`)
 }
 
-// failingStores implements api.Stores with selections that fail.
+// failingStores implements httpapi.Stores with selections that fail.
 type failingStores struct {
 	listedStores
 	err error

@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// stalledStores implements api.Stores with targets that arrive when the request has ended.
+// stalledStores implements httpapi.Stores with targets that arrive when the request has ended.
 type stalledStores struct{ listedStores }
 
 func (s stalledStores) Query(fanout.Request) httpapi.StoreQuery { return s }

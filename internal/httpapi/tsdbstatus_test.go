@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// countedStores implements api.Stores with statistics.
+// countedStores implements httpapi.Stores with statistics.
 type countedStores struct {
 	queriedStores
 	got     *string

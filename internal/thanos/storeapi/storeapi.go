@@ -19,7 +19,7 @@
 //	storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
 //
 // No protobuf type leaves this package. It has no storage, does not merge stores and does not
-// listen: the packages below internal/query and internal/app do that.
+// listen: the packages below internal/thanos/fanout and internal/app do that.
 package storeapi
 
 import (

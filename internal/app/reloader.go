@@ -160,7 +160,7 @@ func (r *reloader) config(sum hash.Hash) error {
 			}
 		}
 	}
-	fmt.Fprintf(sum, "%d %s", len(content), content)
+	_, _ = fmt.Fprintf(sum, "%d %s", len(content), content)
 	return nil
 }
 
@@ -198,7 +198,7 @@ func hashTree(sum hash.Hash, dir string, depth int) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(sum, "%q %d %s", path, len(content), content)
+		_, _ = fmt.Fprintf(sum, "%q %d %s", path, len(content), content)
 	}
 	return nil
 }

@@ -86,17 +86,18 @@ func (r *Reader) skip(limit int64) (skipped int, last int64, err error) {
 	for {
 		before := *r
 		n, err := Read(r, samples[:])
-		if n > 0 && samples[n-1].T > limit {
-			for n > 0 && samples[n-1].T > limit {
-				n--
-			}
+		read := samples[:n]
+		for len(read) > 0 && read[len(read)-1].T > limit {
+			read = read[:len(read)-1]
+		}
+		if len(read) < n {
 			*r, err = before, nil
-			_, _ = Read(r, samples[:n]) // again, without those after limit
+			_, _ = Read(r, read) // again, without those after limit
 		}
-		if n > 0 {
-			skipped, last = skipped+n, samples[n-1].T
+		if len(read) > 0 {
+			skipped, last = skipped+len(read), read[len(read)-1].T
 		}
-		if n < len(samples) || err != nil {
+		if len(read) < len(samples) || err != nil {
 			return skipped, last, err
 		}
 	}

@@ -17,8 +17,8 @@ import (
 // storeStream is the response of one store. The first Next sends the request, so that each
 // goroutine waits for its own store only.
 //
-// An error of the store becomes a warning unless the request aborts on partial responses. Two errors always fail the
-// request: the end of its context, and a response with more than BytesMax of the request.
+// An error of the store becomes a warning unless the request aborts on partial responses. Three errors always fail the
+// request: the end of its context, a response with more than BytesMax of the request, and memory that is exceeded.
 //
 // If replica labels are removed here, series may become equal or unsorted. The stream returns the series
 // nevertheless: the consumer must merge equal series, and sort the series if replica.unsorted is set.

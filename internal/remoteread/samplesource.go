@@ -38,8 +38,8 @@ func (s *sampleSource) next() error {
 	if s.Next() {
 		return nil
 	}
-	if err := s.Err(); err != nil {
-		return err
+	if err := s.Err(); err != nil { // the response is in memory: only its labels or values can be the reason
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return io.EOF
 }

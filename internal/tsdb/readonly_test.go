@@ -232,18 +232,24 @@ func TestReadOnly_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	if len(db.Blocks()) != 1 {
 		t.Fatalf("%d blocks of late samples", len(db.Blocks()))
 	}
+	wantSamples(t, dir, startMS+2*hourMS, 70)
+}
+
+// wantSamples checks that both series of the directory have n samples up to endMS.
+func wantSamples(t *testing.T, dir string, endMS int64, n int) {
+	t.Helper()
 	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	got := times(t, d, startMS, startMS+2*hourMS)
+	got := times(t, d, startMS, endMS)
 	if len(got) != 2 {
 		t.Errorf("%d series", len(got))
 	}
 	for lset, seen := range got {
-		if len(seen) != 70 {
-			t.Errorf("%s has %d samples, written were 70", lset, len(seen))
+		if len(seen) != n {
+			t.Errorf("%s has %d samples, written were %d", lset, len(seen), n)
 		}
 	}
 }
@@ -315,20 +321,7 @@ func TestReadOnly_MixedBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	if meta := db.Blocks()[0].Meta(); meta.MaxTime != startMS+6*hourMS || meta.Compaction.FromOutOfOrder() || db.Head().MinTime() != startMS+4*hourMS {
 		t.Fatalf("the first block is %+v, the head begins at %d: not what is tested", meta, db.Head().MinTime())
 	}
-	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	got := times(t, d, startMS, startMS+8*hourMS)
-	if len(got) != 2 {
-		t.Errorf("%d series", len(got))
-	}
-	for lset, seen := range got {
-		if len(seen) != 430 {
-			t.Errorf("%s has %d samples, written were 430", lset, len(seen))
-		}
-	}
+	wantSamples(t, dir, startMS+8*hourMS, 430)
 }
 
 func TestInOrderUntil_KnowsNoMoreThanTheBlockSays(t *testing.T) {

@@ -72,33 +72,9 @@ func TestHandler_OnePageOfBoth(t *testing.T) {
 	h := promcompat.Handler(theirs(), metrics.HandlerOptions{Sets: []*metrics.Set{ours()}, Metadata: true})
 	for name, accept := range formats {
 		page, contentType := get(t, h, accept)
-		seen := map[string]int{}
-		if name == "protobuf" {
-			d := expfmt.NewDecoder(strings.NewReader(page), expfmt.Format(contentType))
-			for {
-				var f dto.MetricFamily
-				if err := d.Decode(&f); errors.Is(err, io.EOF) {
-					break
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				seen[f.GetName()]++
-			}
-		} else {
-			for line := range strings.Lines(page) {
-				if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
-					family, _, _ := strings.Cut(rest, " ")
-					seen[family]++
-				}
-			}
-			if name == "OpenMetrics" && strings.Count(page, "# EOF\n") != 1 {
-				t.Errorf("the page does not end once:\n%s", page)
-			}
-		}
-		for family, n := range seen {
-			if n != 1 {
-				t.Errorf("%s: family %s occurs %d times", name, family, n)
-			}
+		seen := familiesOnce(t, name, page, contentType)
+		if name == "OpenMetrics" && strings.Count(page, "# EOF\n") != 1 {
+			t.Errorf("the page does not end once:\n%s", page)
 		}
 		for _, want := range []string{"theirs", "gauge", "summary", "classic"} {
 			if seen[want] != 1 {
@@ -106,6 +82,37 @@ func TestHandler_OnePageOfBoth(t *testing.T) {
 			}
 		}
 	}
+}
+
+// familiesOnce returns the families of a page, each of which must occur once.
+func familiesOnce(t *testing.T, format, page, contentType string) map[string]int {
+	t.Helper()
+	seen := map[string]int{}
+	if format == "protobuf" {
+		d := expfmt.NewDecoder(strings.NewReader(page), expfmt.Format(contentType))
+		for {
+			var f dto.MetricFamily
+			if err := d.Decode(&f); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			seen[f.GetName()]++
+		}
+	} else {
+		for line := range strings.Lines(page) {
+			if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+				family, _, _ := strings.Cut(rest, " ")
+				seen[family]++
+			}
+		}
+	}
+	for family, n := range seen {
+		if n != 1 {
+			t.Errorf("%s: family %s occurs %d times", format, family, n)
+		}
+	}
+	return seen
 }
 
 // With CreatedLines the metrics of both libraries have _created lines in OpenMetrics, and otherwise none has them.
@@ -419,35 +426,13 @@ func TestFromGatherer_CollectorsOfTheProcessReplaceProcessMetrics(t *testing.T) 
 	theirs := try(r.Gather()).must(t)
 	for name, accept := range formats {
 		page, contentType := get(t, h, accept)
-		seen := map[string]int{}
-		if name == "protobuf" {
-			d := expfmt.NewDecoder(strings.NewReader(page), expfmt.Format(contentType))
-			for {
-				var f dto.MetricFamily
-				if err := d.Decode(&f); errors.Is(err, io.EOF) {
-					break
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				seen[f.GetName()]++
-			}
-		}
-		for line := range strings.Lines(page) {
-			if rest, ok := strings.CutPrefix(line, "# TYPE "); ok && name != "protobuf" {
-				family, kind, _ := strings.Cut(rest, " ")
-				if name == "OpenMetrics" && kind == "counter\n" {
-					family += "_total"
-				}
-				seen[family]++
-			}
-		}
-		for family, n := range seen {
-			if n != 1 {
-				t.Errorf("%s: family %s occurs %d times", name, family, n)
-			}
-		}
+		seen := familiesOnce(t, name, page, contentType)
 		for _, f := range theirs {
-			if seen[f.GetName()] != 1 {
+			want := f.GetName()
+			if name == "OpenMetrics" && f.GetType() == dto.MetricType_COUNTER {
+				want = strings.TrimSuffix(want, "_total")
+			}
+			if seen[want] != 1 {
 				t.Errorf("%s: family %s of the collectors is missing", name, f.GetName())
 			}
 		}

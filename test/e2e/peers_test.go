@@ -264,6 +264,7 @@ func writeLate(t *testing.T, s *server, name string, now time.Time) {
 // ferula serve opens a data directory of Prometheus (write-ahead log, log of late samples, mapped
 // chunks, a snapshot of the head), writes to it and is killed. Then Prometheus opens it again.
 func TestPeerPrometheus_DataFolderGoesThereAndBack(t *testing.T) {
+	peerBinary(t, "prometheus") // skips the whole test, not only the parts that run Prometheus
 	path := binary(t)
 	dir := t.TempDir()
 	data, config := filepath.Join(dir, "data"), writeFile(t, filepath.Join(dir, "prometheus.yml"), migrationConfig)

@@ -20,9 +20,9 @@ FUZZMINIMIZE ?= 5s
 FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api api-diff bench bench-test browser build check clouds fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
+.PHONY: api api-diff bench bench-test browser build chart chart-check check clouds fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
 	interop-clouds interop-metricsdiff interop-processes jsontext linked linked-clouds lint lint-packages load mutants pictures plain-packages \
-	plain-scripts plain-tests plots prove race race-processes race-promql race-tests race-units release run soak tags test tidied tidy \
+	plain-scripts plain-tests plots prove race race-processes race-promql race-tests race-units release release-check run soak tags test tidied tidy \
 	tools-tests ui ui-check vet vet-modules vet-systems vet-untagged vuln
 
 help: ## list the targets
@@ -34,11 +34,22 @@ run: ## run ferula serve without flags
 build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
 
-tags: api-diff ## tag the public modules at HEAD: make tags VERSION=v0.1.0
+tags: api-diff house ## check that HEAD is a release, and tag it and the public modules: make tags VERSION=v0.1.0
 	deploy/tags.sh "$(VERSION)"
 
-release: ## archives, checksums, bills of materials and container image of all PLATFORMS in bin/release
-	PLATFORMS="$(PLATFORMS)" deploy/release.sh
+release: ## archives, packages, images, chart, bills of materials and checksums of all PLATFORMS in bin/release, signed by KEY
+	PLATFORMS="$(PLATFORMS)" KEY="$(KEY)" deploy/release.sh
+
+release-check: chart-check ## as root: install the packages of bin/release in a copy of this system, and check the chart and the checksums
+	unshare --mount deploy/check.sh
+
+# Helm and nfpm are pinned in tools/pack/go.mod; only these targets and `make release` compile them.
+chart: ## render the chart again: cmd/ferula/testdata/chart
+	cd tools/pack && GOWORK=off $(GO) build -o $(TOOLS)/helm helm.sh/helm/v4/cmd/helm
+	deploy/chart.sh
+
+chart-check: chart ## fail if the rendered chart is not current
+	git diff --exit-code --stat -- cmd/ferula/testdata/chart
 
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.

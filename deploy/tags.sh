@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Tags the public modules of the repository in which it is called, at HEAD: `make tags VERSION=v0.1.0`, or
+# Tags the release and the public modules of the repository in which it is called, at HEAD: `make tags VERSION=v0.1.0`, or
 #
 #	deploy/tags.sh v0.1.0
 #
-# metrics/v0.1.0 and promjson/v0.1.0 name HEAD. metrics/promcompat/v0.1.0 names a commit after it, on no branch, whose go.mod
+# It fails, and names every reason, unless HEAD is what is released: nothing is uncommitted, and CHANGELOG.md, the chart and the
+# manifests have the version. v0.1.0, metrics/v0.1.0 and promjson/v0.1.0 name HEAD. metrics/promcompat/v0.1.0 names a commit after it, on no branch, whose go.mod
 # requires metrics v0.1.0 instead of the directory next to it. The script pushes no tags and changes no files.
 set -euo pipefail
 version=${1:-}
@@ -11,12 +12,35 @@ if [[ ! $version =~ ^v(0|1)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$
 	echo "usage: deploy/tags.sh v0.1.0; got \"$version\". From v2 on the paths of the modules would need a suffix." >&2
 	exit 2
 fi
-for module in metrics promjson metrics/promcompat; do
-	if git rev-parse -q --verify "refs/tags/$module/$version" >/dev/null; then
-		echo "$module/$version exists: a published version never changes" >&2
-		exit 1
+faults=()
+for tag in "$version" {metrics,promjson,metrics/promcompat}/"$version"; do
+	if git rev-parse -q --verify "refs/tags/$tag" >/dev/null; then
+		faults+=("$tag exists: a published version never changes")
 	fi
 done
+if [[ -n $(git status --porcelain) ]]; then
+	faults+=("the working tree is not clean: git status")
+fi
+has() { # FILE PATTERN REASON
+	git show "HEAD:$1" | grep -qE -- "$2" || faults+=("$1: $3")
+}
+number=${version#v} pattern=${version#v}
+pattern=${pattern//./\\.}
+section=$(git show HEAD:CHANGELOG.md | grep -m1 '^## ' || true)
+if [[ ! $section =~ ^"## $number / "[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]]; then
+	faults+=("CHANGELOG.md: the first section is \"$section\", not \"## $number / DATE\"")
+fi
+has deploy/chart/Chart.yaml "^version: $pattern\$" "the version is not $number"
+has deploy/chart/Chart.yaml "^appVersion: $pattern\$" "the appVersion is not $number"
+has deploy/chart/values.yaml "^image: .*tag: $pattern[,}]" "the tag of the image is not $number"
+has deploy/kube-prometheus-stack.yml "/ferula:$pattern\$" "the tag of the image is not $number"
+for dir in kustomize kustomize/sidecar kustomize/profiles-compact overlay; do
+	has "deploy/$dir/kustomization.yaml" "newTag: $pattern\}" "newTag is not $number"
+done
+if ((${#faults[@]})); then
+	printf '%s\n' "${faults[@]}" >&2
+	exit 1
+fi
 index=$(mktemp)
 trap 'rm -f "$index"' EXIT
 export GIT_INDEX_FILE=$index
@@ -30,4 +54,5 @@ for module in metrics promjson; do
 	git tag -a -m "$module $version" "$module/$version" HEAD
 done
 git tag -a -m "metrics/promcompat $version" "metrics/promcompat/$version" "$commit"
-echo "git push origin metrics/$version promjson/$version metrics/promcompat/$version"
+git tag -a -m "ferula $version" "$version" HEAD
+echo "git push origin $version metrics/$version promjson/$version metrics/promcompat/$version"

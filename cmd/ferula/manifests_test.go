@@ -17,14 +17,17 @@ import (
 	"testing"
 
 	apps "k8s.io/api/apps/v1"
+	autoscaling "k8s.io/api/autoscaling/v2"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
-// manifests are the objects of directories of deploy/kustomize.
+// manifests are the objects of directories of deploy/kustomize, or of a rendered chart.
 type manifests struct {
 	workloads []workload
 	services  map[string]core.Service
@@ -106,7 +109,25 @@ func (m *manifests) add(document string) error {
 		}
 		m.policies = append(m.policies, p)
 	case "v1 ConfigMap":
-		return strict(document, &core.ConfigMap{})
+		var c core.ConfigMap
+		if err := strict(document, &c); err != nil {
+			return err
+		}
+		m.files[c.Name] = append(m.files[c.Name], slices.Sorted(maps.Keys(c.Data))...)
+	case "v1 Secret":
+		var s core.Secret
+		if err := strict(document, &s); err != nil {
+			return err
+		}
+		m.files[s.Name] = append(m.files[s.Name], slices.Sorted(maps.Keys(s.StringData))...)
+	case "policy/v1 PodDisruptionBudget":
+		return strict(document, &policy.PodDisruptionBudget{})
+	case "autoscaling/v2 HorizontalPodAutoscaler":
+		return strict(document, &autoscaling.HorizontalPodAutoscaler{})
+	case "networking.k8s.io/v1 Ingress":
+		return strict(document, &networking.Ingress{})
+	case "monitoring.coreos.com/v1 ServiceMonitor":
+		return strict(document, &serviceMonitor{})
 	case "rbac.authorization.k8s.io/v1 ClusterRole":
 		return strict(document, &rbac.ClusterRole{})
 	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":
@@ -115,6 +136,25 @@ func (m *manifests) add(document string) error {
 		return fmt.Errorf("%w: unknown object %s %s", errManifest, kind.APIVersion, kind.Kind)
 	}
 	return nil
+}
+
+// serviceMonitor has the fields of prometheus-operator's ServiceMonitor that are used.
+type serviceMonitor struct {
+	meta.TypeMeta
+	meta.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		JobLabel          string `json:"jobLabel"`
+		NamespaceSelector struct {
+			MatchNames []string `json:"matchNames"`
+		} `json:"namespaceSelector"`
+		Selector  meta.LabelSelector `json:"selector"`
+		Endpoints []struct {
+			Port          string `json:"port"`
+			Path          string `json:"path"`
+			Interval      string `json:"interval"`
+			ScrapeTimeout string `json:"scrapeTimeout"`
+		} `json:"endpoints"`
+	} `json:"spec"`
 }
 
 const (
@@ -194,6 +234,21 @@ func TestDeploy_ManifestsHaveTheSchemaOfKubernetes(t *testing.T) {
 	if len(m.workloads) != 6 || len(m.services) != 6 || len(m.policies) != 3 {
 		t.Errorf("%d workloads, %d services and %d network policies", len(m.workloads), len(m.services), len(m.policies))
 	}
+	m.checkWorkloads(t)
+	readme, err := os.ReadFile("../../deploy/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, files := range secretFiles {
+		if !strings.Contains(string(readme), "create secret generic "+name+" --from-file="+files[0]) {
+			t.Errorf("README.md does not create the secret %s", name)
+		}
+	}
+}
+
+// checkWorkloads checks that workloads name services, accounts, configMaps and secrets that exist, and their containers.
+func (m *manifests) checkWorkloads(t *testing.T) {
+	t.Helper()
 	for _, w := range m.workloads {
 		if !contains(w.pod.Labels, w.selector) || len(w.selector) == 0 {
 			t.Errorf("%s: the selector %v does not select its pods", w.name, w.selector)
@@ -211,15 +266,6 @@ func TestDeploy_ManifestsHaveTheSchemaOfKubernetes(t *testing.T) {
 		}
 		for _, c := range w.pod.Spec.Containers {
 			checkContainer(t, w, c)
-		}
-	}
-	readme, err := os.ReadFile("../../deploy/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, files := range secretFiles {
-		if !strings.Contains(string(readme), "create secret generic "+name+" --from-file="+files[0]) {
-			t.Errorf("README.md does not create the secret %s", name)
 		}
 	}
 }
@@ -267,10 +313,24 @@ var writesTemp = map[string]string{"query-frontend": "parts of cached responses 
 
 // Addresses, directories and files of the command line are ports, writable volumes and mounted files.
 func TestDeploy_ContainersHaveWhatTheirCommandLinesName(t *testing.T) {
-	m, parts := readManifests(t), map[string]bool{}
+	if parts := readManifests(t).checkCommandLines(t); len(parts) != 6 {
+		t.Errorf("manifests of %v", parts)
+	}
+}
+
+// isPart reports whether ferula's flags are those of a container: of its own image, or of Thanos' image in a chart.
+func isPart(c core.Container) bool {
+	name, _, _ := strings.Cut(path.Base(c.Image), ":")
+	return name == ferulaImage || name == "thanos"
+}
+
+// checkCommandLines returns the parts whose command lines were checked.
+func (m *manifests) checkCommandLines(t *testing.T) map[string]bool {
+	t.Helper()
+	parts := map[string]bool{}
 	for _, w := range m.workloads {
 		for _, c := range w.pod.Spec.Containers {
-			if c.Image != ferulaImage {
+			if !isPart(c) {
 				continue
 			}
 			parts[c.Args[0]] = true
@@ -289,7 +349,7 @@ func TestDeploy_ContainersHaveWhatTheirCommandLinesName(t *testing.T) {
 					}
 				case strings.HasSuffix(name, "file") && value != "" && strings.HasPrefix(value, "/"):
 					v, mount := m.volumeAt(w, c, value)
-					if file, _ := strings.CutPrefix(value, mount.MountPath+"/"); !slices.Contains(m.files[sourceOf(v)], file) {
+					if file, _ := strings.CutPrefix(value, mount.MountPath+"/"); !slices.Contains(m.filesOf(v), file) {
 						t.Errorf("%s: --%s=%s is not mounted", w.name, name, value)
 					}
 				}
@@ -307,9 +367,20 @@ func TestDeploy_ContainersHaveWhatTheirCommandLinesName(t *testing.T) {
 			}
 		}
 	}
-	if len(parts) != 6 {
-		t.Errorf("manifests of %v", parts)
+	return parts
+}
+
+// filesOf returns the names of the files in a volume of a configMap or secret.
+func (m *manifests) filesOf(v core.Volume) (files []string) {
+	if v.Secret == nil || v.Secret.Items == nil {
+		return m.files[sourceOf(v)]
 	}
+	for _, item := range v.Secret.Items {
+		if slices.Contains(m.files[v.Secret.SecretName], item.Key) {
+			files = append(files, item.Path)
+		}
+	}
+	return files
 }
 
 // volumeAt returns the volume, and where it is mounted, of a path in a container.
@@ -356,8 +427,10 @@ func contains(labels, selector map[string]string) bool {
 }
 
 // Each service selects one workload, and its ports lead to ports of the container.
-func TestDeploy_ServicesLeadToTheirContainers(t *testing.T) {
-	m := readManifests(t)
+func TestDeploy_ServicesLeadToTheirContainers(t *testing.T) { readManifests(t).checkServices(t) }
+
+func (m *manifests) checkServices(t *testing.T) {
+	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(m.services)) {
 		s := m.services[name]
 		selected := 0

@@ -110,7 +110,7 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 	}
 }
 
-// deploy/tags.sh creates tags that other programs can require. None of the tagged modules requires another one by its
+// deploy/tags.sh refuses what is no release, and creates tags that other programs can require. None of the tagged modules requires another one by its
 // directory.
 func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 	if err := exec.Command("git", "-C", root, "rev-parse", "HEAD").Run(); err != nil {
@@ -121,9 +121,22 @@ func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	clone := t.TempDir()
-	run(t, ".", nil, "git", "clone", "-q", "--shared", "--no-checkout", "--no-tags", repository, clone)
+	run(t, ".", nil, "git", "clone", "-q", "--shared", "--no-tags", repository, clone)
 	env := []string{"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org"}
 	script := filepath.Join(repository, "deploy", "tags.sh")
+	refuse := func(version, reason string) {
+		t.Helper()
+		cmd := exec.Command(script, version)
+		cmd.Dir = clone
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), reason) {
+			t.Errorf("version %q: %v: %s; want %q", version, err, out, reason)
+		}
+	}
+	refuse(version, "CHANGELOG.md: the first section is")
+	refuse(version, "deploy/overlay/kustomization.yaml: newTag is not")
+	release(t, clone)
+	refuse(version, "the working tree is not clean")
+	run(t, clone, env, "git", "commit", "-qam", "release")
 	run(t, clone, env, script, version)
 	for _, module := range []string{"metrics", "promjson", "metrics/promcompat"} {
 		mod := run(t, clone, env, "git", "show", module+"/"+version+":"+module+"/go.mod")
@@ -134,15 +147,31 @@ func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 			t.Errorf("%s does not require %s: %s", module, want, mod)
 		}
 	}
-	for _, wrong := range []string{version, "", "1.2.3", "v2.0.0", "v1"} {
-		cmd := exec.Command(script, wrong)
-		cmd.Dir = clone
-		if out, err := cmd.CombinedOutput(); err == nil {
-			t.Errorf("version %q is accepted: %s", wrong, out)
-		}
+	refuse(version, "metrics/"+version+" exists")
+	for _, wrong := range []string{"", "1.2.3", "v2.0.0", "v1"} {
+		refuse(wrong, "usage")
 	}
-	if tags := run(t, clone, env, "git", "tag", "--list", "*/v*"); strings.Count(tags, "\n") != 3 {
+	if tags := run(t, clone, env, "git", "tag"); strings.Count(tags, "\n") != 4 {
 		t.Errorf("tags %s", tags)
+	}
+}
+
+// release writes the version into the files of a repository that name it.
+func release(t *testing.T, repository string) {
+	t.Helper()
+	number := strings.TrimPrefix(version, "v")
+	write(t, filepath.Join(repository, "CHANGELOG.md"), "# Changelog\n\n## "+number+" / 2026-01-01\n")
+	named := regexp.MustCompile(`((?m)^(?:version|appVersion): |ferula, tag: |/ferula:|newTag: )[0-9]+\.[0-9]+\.[0-9]+`)
+	for _, file := range []string{
+		"chart/Chart.yaml", "chart/values.yaml", "kube-prometheus-stack.yml", "kustomize/kustomization.yaml", "kustomize/sidecar/kustomization.yaml",
+		"kustomize/profiles-compact/kustomization.yaml", "overlay/kustomization.yaml",
+	} {
+		path := filepath.Join(repository, "deploy", file)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, named.ReplaceAllString(string(text), "${1}"+number))
 	}
 }
 

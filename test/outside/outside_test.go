@@ -121,7 +121,8 @@ func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	clone := t.TempDir()
-	run(t, ".", nil, "git", "clone", "-q", "--shared", "--no-tags", repository, clone)
+	run(t, ".", nil, "git", "clone", "-q", "--shared", "--sparse", "--no-tags", repository, clone)
+	run(t, clone, nil, "git", "sparse-checkout", "set", "deploy")
 	env := []string{"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org"}
 	script := filepath.Join(repository, "deploy", "tags.sh")
 	refuse := func(version, reason string) {

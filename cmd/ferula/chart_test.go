@@ -196,7 +196,7 @@ func TestDeploy_FilesNameTheVersionOfTheChangelog(t *testing.T) {
 	}
 	version := released[1]
 	for path, want := range map[string]string{
-		"deploy/chart/Chart.yaml": "version: ", "deploy/chart/values.yaml": "repository: ferula, tag: ", "deploy/kube-prometheus-stack.yml": "/ferula:",
+		"deploy/chart/Chart.yaml": "version: ", "deploy/chart/values.yaml": "repository: ferula-io/ferula, tag: ", "deploy/kube-prometheus-stack.yml": "/ferula:",
 		"deploy/kustomize/kustomization.yaml": "newTag: ", "deploy/kustomize/sidecar/kustomization.yaml": "newTag: ",
 		"deploy/kustomize/profiles-compact/kustomization.yaml": "newTag: ", "deploy/overlay/kustomization.yaml": "newTag: ",
 	} {

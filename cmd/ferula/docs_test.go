@@ -16,8 +16,7 @@ var foreignFlags = map[string]string{
 	"id": "thanos tools", "rewrite.to-delete-config": "thanos tools", "no-dry-run": "thanos tools", "delete-blocks": "thanos tools",
 	"marker": "thanos tools", "details": "thanos tools",
 	"system": "useradd", "no-create-home": "useradd", "now": "systemctl", "from-file": "kubectl",
-	"tags": "git", "match": "git", "always": "git", "dirty": "git", "verify": "git", "stdin": "git", "cacheinfo": "git",
-	"sort": "tar", "owner": "tar", "group": "tar", "numeric-owner": "tar", "mtime": "tar", "mode": "tar",
+	"install": "helm", "set": "helm", "reuse-values": "helm", "cascade": "kubectl",
 	"all": "skopeo", "build-arg": "podman", "chown": "podman",
 }
 
@@ -28,7 +27,7 @@ var (
 	ferulaCall = regexp.MustCompile("(?:ferula|cmd/ferula|\\[)\\s*(serve|query|query-frontend|sidecar|store|read|check|profiles)[ ,]([^|;&`#]*)")
 )
 
-// documentFiles returns the documents and examples that name flags.
+// documentFiles returns the documents and examples that name flags. Scripts name those of other programs.
 func documentFiles(t *testing.T) (paths []string) {
 	t.Helper()
 	const root = "../.."
@@ -38,7 +37,7 @@ func documentFiles(t *testing.T) (paths []string) {
 			if err != nil {
 				return err
 			}
-			if !d.IsDir() && (slices.Contains([]string{".md", ".yml", ".yaml", ".service", ".sh", ".alloy", ".json"}, filepath.Ext(path)) || d.Name() == "Containerfile") {
+			if !d.IsDir() && (slices.Contains([]string{".md", ".yml", ".yaml", ".service", ".alloy", ".json"}, filepath.Ext(path)) || d.Name() == "Containerfile") {
 				paths = append(paths, path)
 			}
 			return nil

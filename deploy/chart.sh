@@ -33,7 +33,7 @@ refused 'query: {dnsDiscovery: {sidecarsService: a}}' "sidecarsNamespace is need
 refused 'query: {enabled: false}' "queryFrontend.enabled without query.enabled"
 refused '{bucketCacheConfig: {type: IN-MEMORY}}' "bucketCacheConfig: ferula refuses"
 refused '{compactor: {enabled: true}, storegateway: {sharded: {enabled: true}}}' "compactor.enabled: this chart has"
-refused '{compactor: {enabled: true}, storegateway: {sharded: {enabled: true}}}' "storegateway.sharded.enabled: install"
+refused '{compactor: {enabled: true}, storegateway: {sharded: {enabled: true}}}' "storegateway.sharded.enabled: install" # all faults at once
 refused 'query: {grpc: {client: {tls: {enabled: true}}}}' "query.grpc.client.tls.enabled: mount"
 refused 'query: {nodeAffinityPreset: {type: hard}}' "query.nodeAffinityPreset: use query.affinity"
 refused 'auth: {basicAuthUsers: {a: b}}' "https, auth, httpConfig: mount"

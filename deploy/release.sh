@@ -52,7 +52,6 @@ for platform in ${PLATFORMS:-linux/amd64 linux/arm64}; do
 	tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX-w --mtime="@$created" -cf - "$name" | gzip -n >"$out/$name.tar.gz"
 	if [[ $platform == linux/* ]]; then
 		gzip -9n "$out/$name/man/ferula.1"
-		find "$out/$name" -exec touch -h -d "@$created" {} +
 		for packager in deb rpm; do
 			ARCH=${platform#*/} VERSION=$full DIR=$out/$name SOURCE_DATE_EPOCH=$created \
 				bin/tools/nfpm package --config deploy/packages/nfpm.yaml --packager $packager --target "$out/$name.$packager" >/dev/null

@@ -239,3 +239,17 @@ func TestDeploy_SystemdAcceptsTheUnits(t *testing.T) {
 		t.Error("a unit that may get the capabilities of root is accepted")
 	}
 }
+
+// A removal of a package stops every unit that the package has.
+func TestDeploy_PackagesStopTheirUnits(t *testing.T) {
+	script, err := os.ReadFile("../../deploy/packages/preremove.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(string(script))
+	for path := range readUnits(t) {
+		if name := strings.TrimSuffix(path, ".service"); !slices.Contains(words, name) {
+			t.Errorf("preremove.sh does not stop %s", name)
+		}
+	}
+}

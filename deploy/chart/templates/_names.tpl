@@ -53,7 +53,7 @@ annotations:
 
 {{/* "true" if the image is ferula, by the last part of its repository. */}}
 {{- define "isFerula" -}}
-{{- contains "ferula" (include "imageValues" . | fromJson).repository | ternary "true" "" -}}
+{{- contains "ferula" ((include "imageValues" . | fromJson).repository | base) | ternary "true" "" -}}
 {{- end -}}
 
 {{- define "pullSecrets" -}}

@@ -38,7 +38,8 @@ refused 'query: {grpc: {client: {tls: {enabled: true}}}}' "query.grpc.client.tls
 refused 'query: {nodeAffinityPreset: {type: hard}}' "query.nodeAffinityPreset: use query.affinity"
 refused 'auth: {basicAuthUsers: {a: b}}' "https, auth, httpConfig: mount"
 refused 'metrics: {prometheusRule: {enabled: true}}' "alerts are in"
-refused 'queryFrontend: {ingress: {selfSigned: true}}' "queryFrontend.ingress: grpc"
+refused 'queryFrontend: {ingress: {selfSigned: true}}' "queryFrontend.ingress: selfSigned"
+refused 'queryFrontend: {ingress: {grpc: {enabled: true}}}' "the frontend has no gRPC"
 # Ignored keys are named.
 notes=$("$helm" install thanos deploy/chart --dry-run=client -f - <<<'{compactor: {enabled: false}, query: {resourcesPreset: small}}')
 [[ $notes == *"These values have no effect: compactor, query.resourcesPreset"* ]] || { echo "$notes" >&2; exit 1; }

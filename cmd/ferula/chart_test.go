@@ -91,6 +91,11 @@ func TestChart_RenderedObjectsAreValid(t *testing.T) {
 			for kind, n := range m.kinds {
 				kinds[kind] += n
 			}
+			for _, b := range m.backends {
+				if !slices.ContainsFunc(m.services[b.Name].Spec.Ports, func(p core.ServicePort) bool { return p.Name == b.Port.Name }) {
+					t.Errorf("an Ingress leads to %+v, which no service has", b)
+				}
+			}
 			for _, w := range m.workloads {
 				for _, c := range w.pod.Spec.Containers {
 					m.checkChartContainer(t, c)

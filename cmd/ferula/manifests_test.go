@@ -33,6 +33,7 @@ type manifests struct {
 	services  map[string]core.Service
 	accounts  map[string]bool
 	policies  []networking.NetworkPolicy
+	backends  []networking.IngressServiceBackend
 	files     map[string][]string // by configMap or secret
 	kinds     map[string]int
 }
@@ -125,7 +126,15 @@ func (m *manifests) add(document string) error {
 	case "autoscaling/v2 HorizontalPodAutoscaler":
 		return strict(document, &autoscaling.HorizontalPodAutoscaler{})
 	case "networking.k8s.io/v1 Ingress":
-		return strict(document, &networking.Ingress{})
+		var i networking.Ingress
+		if err := strict(document, &i); err != nil {
+			return err
+		}
+		for _, rule := range i.Spec.Rules {
+			for _, p := range rule.HTTP.Paths {
+				m.backends = append(m.backends, *p.Backend.Service)
+			}
+		}
 	case "monitoring.coreos.com/v1 ServiceMonitor":
 		return strict(document, &serviceMonitor{})
 	case "rbac.authorization.k8s.io/v1 ClusterRole":

@@ -26,9 +26,13 @@
 {{- if ($c.nodeAffinityPreset | default dict).type }}
 {{- $faults = append $faults (printf "%s.nodeAffinityPreset: use %s.affinity" $key $key) -}}
 {{- end }}
-{{- $ingress := $c.ingress | default dict }}
-{{- if or ($ingress.grpc | default dict).enabled $ingress.selfSigned $ingress.secrets }}
-{{- $faults = append $faults (printf "%s.ingress: grpc, selfSigned and secrets make no objects here; use extraDeploy" $key) -}}
+{{- range list $c.ingress (($c.ingress | default dict).grpc) }}
+{{- if or (. | default dict).selfSigned (. | default dict).secrets }}
+{{- $faults = append $faults (printf "%s.ingress: selfSigned and secrets make no objects here; use extraDeploy" $key) -}}
+{{- end }}
+{{- end }}
+{{- if (($c.ingress | default dict).grpc | default dict).enabled | and (eq $key "queryFrontend") }}
+{{- $faults = append $faults "queryFrontend.ingress.grpc.enabled: the frontend has no gRPC" -}}
 {{- end }}
 {{- end }}
 {{- if ($v.storegateway.sharded | default dict).enabled }}

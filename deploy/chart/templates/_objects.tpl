@@ -126,41 +126,10 @@ spec:
     {{- include "rendered" (dict "root" $.root "v" .) | nindent 4 }}
     {{- end }}
 {{ end }}{{ end -}}
-{{- with $c.ingress }}{{ if .enabled }}
----
-{{- $host := tpl (.hostname | default "thanos.local") $.root }}
-{{- $backend := dict "service" (dict "name" (include "fullname" $) "port" (dict "name" "http")) }}
-{{- $manager := empty .certManager | ternary dict (dict "kubernetes.io/tls-acme" "true") }}
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  {{- include "metadata" (merge (dict "annotations" (merge dict (.annotations | default dict) $manager) "labels" .labels) $) | nindent 2 }}
-spec:
-  {{- with .ingressClassName }}
-  ingressClassName: {{ . }}
-  {{- end }}
-  rules:
-    {{- range prepend (.extraHosts | default list) (dict "name" $host "path" .path "pathType" .pathType) }}
-    - host: {{ .name }}
-      http:
-        paths:
-          - path: {{ .path | default "/" }}
-            pathType: {{ .pathType | default "ImplementationSpecific" }}
-            backend: {{ toJson $backend }}
-    {{- end }}
-    {{- with .extraRules }}
-    {{- include "rendered" (dict "root" $.root "v" .) | nindent 4 }}
-    {{- end }}
-  {{- if or .tls .extraTls }}
-  tls:
-    {{- if .tls }}
-    - {hosts: [{{ $host }}], secretName: {{ .secretName | default (printf "%s-tls" $host) }}}
-    {{- end }}
-    {{- with .extraTls }}
-    {{- include "rendered" (dict "root" $.root "v" .) | nindent 4 }}
-    {{- end }}
-  {{- end }}
-{{ end }}{{ end -}}
+{{- $ingress := $c.ingress | default dict -}}
+{{- include "ingress" (merge (dict "spec" $ingress "port" "http" "service" (include "fullname" .) "host" "thanos.local") .) }}
+{{- $service := printf "%s%s" (include "fullname" .) (eq .key "query" | ternary "-grpc" "") -}}
+{{- include "ingress" (merge (dict "spec" ($ingress.grpc | default dict) "suffix" "-grpc" "port" "grpc" "service" $service "host" "thanos-grpc.local") .) }}
 {{- with $.root.Values.metrics }}{{ if .enabled }}{{ with .serviceMonitor }}{{ if .enabled }}
 ---
 apiVersion: monitoring.coreos.com/v1
@@ -208,4 +177,46 @@ data:
   config.yml: |-
     {{- include "rendered" (dict "root" .root "v" .c.config) | nindent 4 }}
 {{ end }}
+{{- end -}}
+
+{{/* An Ingress with the values "spec", to the port "port" of the service "service"; "host" is the default of its hostname. An
+empty hostname has no rule of its own. */}}
+{{- define "ingress" -}}
+{{- with .spec }}{{ if .enabled }}
+---
+{{- $host := tpl (hasKey . "hostname" | ternary (.hostname | default "") $.host) $.root }}
+{{- $backend := dict "service" (dict "name" $.service "port" (dict "name" $.port)) }}
+{{- $hosts := .extraHosts | default list }}
+{{- if $host }}{{ $hosts = prepend $hosts (dict "name" $host "path" .path "pathType" .pathType) }}{{ end }}
+{{- $manager := empty .certManager | ternary dict (dict "kubernetes.io/tls-acme" "true") }}
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  {{- include "metadata" (merge (dict "annotations" (merge dict (.annotations | default dict) $manager) "labels" .labels) $) | nindent 2 }}
+spec:
+  {{- with .ingressClassName }}
+  ingressClassName: {{ . }}
+  {{- end }}
+  rules:
+    {{- range $hosts }}
+    - host: {{ .name }}
+      http:
+        paths:
+          - path: {{ .path | default "/" }}
+            pathType: {{ .pathType | default "ImplementationSpecific" }}
+            backend: {{ toJson $backend }}
+    {{- end }}
+    {{- with .extraRules }}
+    {{- include "rendered" (dict "root" $.root "v" .) | nindent 4 }}
+    {{- end }}
+  {{- if or .tls .extraTls }}
+  tls:
+    {{- if and .tls $host }}
+    - {hosts: [{{ $host }}], secretName: {{ .secretName | default (printf "%s-tls" $host) }}}
+    {{- end }}
+    {{- with .extraTls }}
+    {{- include "rendered" (dict "root" $.root "v" .) | nindent 4 }}
+    {{- end }}
+  {{- end }}
+{{ end }}{{ end -}}
 {{- end -}}

@@ -24,7 +24,7 @@ var (
 	// A flag. A star or an ellipsis at its end makes it a prefix of several flags.
 	namedFlag = regexp.MustCompile(`(?:^|[^\w-])--(\[no-\])?([a-z][a-z0-9]*(?:[._-][a-zA-Z0-9]+)*)([.-]?[*…])?`)
 	// A command line of ferula up to the end of the command.
-	ferulaCall = regexp.MustCompile("(?:ferula|cmd/ferula|\\[)\\s*(serve|query|query-frontend|sidecar|store|read|check|profiles)[ ,]([^|;&`#]*)")
+	ferulaCall = regexp.MustCompile("(?:ferula|cmd/ferula|\\[)\\s*(serve|query|query-frontend|sidecar|store|read|compare|check|profiles)[ ,]([^|;&`#]*)")
 )
 
 // documentFiles returns the documents and examples that name flags. Scripts name those of other programs.

@@ -33,6 +33,7 @@ type commands struct {
 	Sidecar       sidecarCommand       `cmd:"" help:"Serve a Prometheus as a StoreAPI and upload its blocks to object storage."`
 	Store         storeCommand         `cmd:"" help:"Serve the blocks of a bucket as a StoreAPI."`
 	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
+	Compare       compareCommand       `cmd:"" help:"Compare the responses and the costs of two servers for the same queries."`
 	Profiles      profilesCommand      `cmd:"" help:"Compact the profile blocks of a bucket."`
 
 	Check checkCommand `cmd:"" help:"Check configuration files, rule files, web configuration files and profile blocks."`
@@ -132,7 +133,7 @@ func usageError(err error) error { return exitError{err, exitUsage} }
 // Exit codes.
 const (
 	exitFailure = 1
-	exitUsage   = 2
+	exitUsage   = 2 // compare: also queries that could not be compared
 	exitLint    = 3 // findings that --lint-fatal makes fatal
 	// a run that --resume can continue (EX_TEMPFAIL of sysexits.h); other failures exit with 1
 	exitUnfinished = 75
@@ -149,7 +150,7 @@ func report(err error, command string) int {
 	if !errors.As(err, &exit) && errors.As(err, &invalid) {
 		return exitUsage
 	}
-	if exit.code == exitUsage {
+	if exit.code == exitUsage && !errors.Is(err, errNotCompared) {
 		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", strings.TrimSpace("ferula "+command))
 	}
 	return exit.code

@@ -30,8 +30,9 @@ var manualPage = manualText{
 	},
 	ExitStatus: []manualEntry{
 		{Term: "0", Text: "The command succeeded, or the server was stopped by SIGTERM or SIGINT."},
-		{Term: "1", Text: "The command failed."},
-		{Term: "2", Text: "The command line or a file that it names is wrong."},
+		{Term: "1", Text: "The command failed. compare: the servers differ."},
+		{Term: "2", Text: "The command line or a file that it names is wrong. compare: not all queries " +
+			"could be compared."},
 		{Term: "3", Text: "check: there are findings, and --lint-fatal is set."},
 	},
 	Environment: []manualEntry{

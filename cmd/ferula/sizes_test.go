@@ -37,6 +37,7 @@ var sizeRefused = map[string]string{
 	"store --store.grpc.downloaded-bytes-limit":           "",
 	"store --store.max-sort-bytes":                        "",
 	"read --max-sort-bytes":                               "",
+	"compare --max-response-bytes":                        "0 64TB",
 	"profiles compact --compact.block-max-size":           "0 1B",
 }
 
@@ -74,6 +75,9 @@ func TestParseArgs_SizesThatCannotWorkAreErrors(t *testing.T) {
 			args := strings.Fields(flag + "=" + value)
 			if args[0] == "read" {
 				args = append(args, "--match=up", "--output=-") // without which read is not called
+			}
+			if args[0] == "compare" {
+				args = append(args, "--left=a", "--right=b", "--queries=c")
 			}
 			_, _, err := parseArgs(parser, args)
 			want := slices.Contains(sizeValues[4:], value) || slices.Contains(strings.Fields(refused), value) || value == "1EB" && strings.Contains(refused, "64TB")

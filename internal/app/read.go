@@ -97,15 +97,9 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
 		u.Path += readPath
 	}
-	cfg := &configutil.HTTPClientConfig{FollowRedirects: true, EnableHTTP2: true}
-	if opts.HTTPConfigFile != "" {
-		if cfg, _, err = configutil.LoadHTTPConfigFile(opts.HTTPConfigFile); err != nil {
-			return nil, fmt.Errorf("--http.config-file: %w", err)
-		}
-	}
-	client, err := configutil.NewClientFromConfig(*cfg, "ferula_read", configutil.WithIdleConnTimeout(time.Minute))
+	client, err := httpClient(opts.HTTPConfigFile, "http.config-file")
 	if err != nil {
-		return nil, fmt.Errorf("--http.config-file: %w", err)
+		return nil, err
 	}
 	if len(opts.Header) > 0 {
 		client.Transport = withHeader{client.Transport, opts.Header}
@@ -115,6 +109,22 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 		Flags: hint.Flags{"HoldBytesMax": "--max-sort-bytes"},
 		Tries: 1, // package export retries whole windows
 	}), nil
+}
+
+// httpClient returns a client for Prometheus' HTTP client configuration file; "": without credentials. Errors name the
+// flag of the file.
+func httpClient(file, flag string) (client *http.Client, err error) {
+	cfg := &configutil.HTTPClientConfig{FollowRedirects: true, EnableHTTP2: true}
+	if file != "" {
+		cfg, _, err = configutil.LoadHTTPConfigFile(file)
+	}
+	if err == nil {
+		client, err = configutil.NewClientFromConfig(*cfg, "ferula", configutil.WithIdleConnTimeout(time.Minute))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return client, nil
 }
 
 // withHeader adds headers to requests.

@@ -25,7 +25,7 @@ var layers = []struct {
 		"internal/promql", "internal/thanos", "internal/remoteread", "internal/ingest", "internal/export",
 		"internal/profiles",
 	}, true},
-	{"HTTP", []string{"internal/httpapi", "internal/frontend"}, false},
+	{"HTTP", []string{"internal/httpapi", "internal/frontend", "internal/compare"}, false},
 	{"app", []string{"internal/app"}, false},
 	{"cmd", []string{"cmd"}, false},
 }
@@ -151,7 +151,7 @@ var forbidden = []struct {
 	only   []string
 	reason string
 }{
-	{"encoding/json", []string{"internal/app", "internal/bucket", "internal/thanos/gateway", "internal/tsdb", "internal/thanos/sources"}, "where samples pass, JSON is appended and scanned by promjson, not reflected"},
+	{"encoding/json", []string{"internal/app", "internal/bucket", "internal/thanos/gateway", "internal/tsdb", "internal/thanos/sources", "internal/compare"}, "where samples pass, JSON is appended and scanned by promjson, not reflected"},
 	{"github.com/json-iterator", nil, "JSON is appended, not reflected"},
 	{"google.golang.org/protobuf", wires, "protobuf types stop at the wires"},
 	{"github.com/gogo/protobuf", wires, "protobuf types stop at the wires"},

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -134,7 +136,7 @@ type Skipped struct {
 // runner has what the queries of a run share.
 type runner struct {
 	Options
-	left, right *pacer
+	left, right *rate.Limiter
 	report      *Report
 }
 
@@ -142,7 +144,7 @@ type runner struct {
 // can be compared.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	o.Repeat, o.Concurrency = max(o.Repeat, 1), max(o.Concurrency, 1)
-	r := &runner{Options: o, left: newPacer(o.PerSecond), right: newPacer(o.PerSecond), report: &Report{Started: o.Now(),
+	r := &runner{Options: o, left: limiter(o.PerSecond), right: limiter(o.PerSecond), report: &Report{Started: o.Now(),
 		End: o.End, Left: SideReport{URL: o.Left.Name}, Right: SideReport{URL: o.Right.Name}, Skipped: o.Skipped}}
 	rep := r.report
 	if err := r.identify(ctx); err != nil {
@@ -192,6 +194,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r.summarize()
 	rep.Seconds = o.Now().Sub(rep.Started).Seconds()
 	return rep, nil
+}
+
+func limiter(perSecond float64) *rate.Limiter {
+	if perSecond <= 0 {
+		return rate.NewLimiter(rate.Inf, 1)
+	}
+	return rate.NewLimiter(rate.Limit(perSecond), 1)
 }
 
 func skippedError(list []Skipped) error {

@@ -162,7 +162,7 @@ func TestCompare_EveryKindOfDifferenceIsNamed(t *testing.T) {
 		"a sample": {"up", matrix(a), matrix(`{"metric":{"s":"a"},"values":[[2,"2"]]}`),
 			[]compare.Difference{{Kind: compare.KindSample, Series: `{s="a"}`, TimeMS: 1000, Left: "1"}}, ""},
 		"a histogram": {"up", histogram("3"), histogram("4"), []compare.Difference{{Kind: compare.KindHistogram,
-			Series: `{a="b"}`, TimeMS: 1000, Left: "count 3, sum 5, (1, 2]: 3", Right: "count 4, sum 5, (1, 2]: 3"}}, ""},
+			Series: `{a="b"}`, TimeMS: 1000, Left: "{count:3, sum:5, (1,2]:3}", Right: "{count:4, sum:5, (1,2]:3}"}}, ""},
 		"a scalar": {"1", success("scalar", `[1,"1"]`), success("scalar", `[1,"2"]`),
 			[]compare.Difference{{Kind: compare.KindValue, TimeMS: 1000, Left: "1", Right: "2", ULP: 1 << 52}}, ""},
 		"a string": {"'x'", success("string", `[1,"x"]`), success("string", `[1,"y"]`),

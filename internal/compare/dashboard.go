@@ -290,8 +290,8 @@ func (r *runner) lookup(ctx context.Context, query string) (values []string, err
 	return values, err
 }
 
-// text writes a sample as Grafana shows it to the regular expression of a variable.
-func (s sample) text() string {
+// text writes an element as Grafana shows it to the regular expression of a variable.
+func (s element) text() string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(s.Metric)) {
 		if name != "__name__" {

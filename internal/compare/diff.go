@@ -2,6 +2,7 @@ package compare
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -102,7 +103,7 @@ func (d *diff) responses(left, right *response, ordered bool) error {
 		return nil
 	}
 	d.text(KindText, l.String.S, r.String.S)
-	d.point("", l.Scalar, r.Scalar)
+	d.samples("", []sample{{ms: l.Scalar.T, f: l.Scalar.F}}, []sample{{ms: r.Scalar.T, f: r.Scalar.F}})
 	d.series(l.Series, r.Series, ordered)
 	return nil
 }
@@ -121,127 +122,109 @@ func (d *diff) texts(kind Kind, left, right []string) {
 	}
 }
 
-func (d *diff) point(name string, left, right promjson.Point) {
-	switch {
-	case left.T != right.T:
-		d.add(Difference{Kind: KindSample, Series: name, TimeMS: left.T, Left: number(left.F)})
-		d.add(Difference{Kind: KindSample, Series: name, TimeMS: right.T, Right: number(right.F)})
-	case math.Float64bits(left.F) != math.Float64bits(right.F):
-		d.add(Difference{Kind: KindValue, Series: name, TimeMS: left.T, Left: number(left.F), Right: number(right.F),
-			ULP: ulps(left.F, right.F)})
+// sample is a value, or a histogram in Prometheus' notation with all digits: equal texts are equal histograms.
+type sample struct {
+	ms        int64
+	f         float64
+	histogram string
+}
+
+func (s sample) text() string {
+	if s.histogram != "" {
+		return s.histogram
+	}
+	return strconv.FormatFloat(s.f, 'g', -1, 64)
+}
+
+// samples compares the samples of a series, bit by bit. Both lists are in the order of time.
+func (d *diff) samples(name string, left, right []sample) {
+	for len(left) > 0 || len(right) > 0 {
+		switch {
+		case len(right) == 0 || len(left) > 0 && left[0].ms < right[0].ms:
+			d.add(Difference{Kind: KindSample, Series: name, TimeMS: left[0].ms, Left: left[0].text()})
+			left = left[1:]
+			continue
+		case len(left) == 0 || right[0].ms < left[0].ms:
+			d.add(Difference{Kind: KindSample, Series: name, TimeMS: right[0].ms, Right: right[0].text()})
+			right = right[1:]
+			continue
+		}
+		l, r := left[0], right[0]
+		left, right = left[1:], right[1:]
+		if l.histogram == r.histogram && math.Float64bits(l.f) == math.Float64bits(r.f) {
+			continue
+		}
+		x := Difference{Kind: KindValue, Series: name, TimeMS: l.ms, Left: l.text(), Right: r.text()}
+		if l.histogram+r.histogram != "" {
+			x.Kind = KindHistogram
+		} else {
+			x.ULP = ulps(l.f, r.f)
+		}
+		d.add(x)
 	}
 }
 
-// number writes a value with all its digits.
-func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-
 // ulps returns how many steps to the next float lead from a to b; 0 if one is NaN or infinite.
 func ulps(a, b float64) uint64 {
-	if math.IsNaN(a) || math.IsNaN(b) || math.IsInf(a, 0) || math.IsInf(b, 0) {
+	if math.IsNaN(a-b) || math.IsInf(a, 0) || math.IsInf(b, 0) {
 		return 0
 	}
 	place := func(v float64) int64 { // in the order of floats
-		if bits := int64(math.Float64bits(v)); bits < 0 {
-			return math.MinInt64 - bits
-		} else {
+		if bits := int64(math.Float64bits(v)); bits >= 0 {
 			return bits
 		}
+		return -int64(math.Float64bits(-v))
 	}
 	x, y := place(a), place(b)
-	if x > y {
-		x, y = y, x
-	}
-	return uint64(y) - uint64(x)
+	return uint64(max(x, y)) - uint64(min(x, y))
 }
 
 // series compares the series of two results.
 func (d *diff) series(left, right []promjson.Series, ordered bool) {
 	rights := make(map[string]*promjson.Series, len(right))
-	found := map[string]bool{}
-	var names, rightNames []string
 	for i := range right {
-		name := labelText(right[i].Labels)
-		rightNames = append(rightNames, name)
-		rights[name] = &right[i]
+		rights[labelText(right[i].Labels)] = &right[i]
 	}
+	var names, rightNames []string // of series that both have
+	found := map[string]bool{}
 	for i := range left {
 		name := labelText(left[i].Labels)
 		other := rights[name]
-		if other == nil {
+		if other == nil || found[name] {
 			d.add(Difference{Kind: KindSeries, Series: name, Left: seriesText(&left[i])})
 			continue
 		}
 		names, found[name] = append(names, name), true
-		delete(rights, name)
-		merge(left[i].Values, other.Values, func(p promjson.Point) int64 { return p.T }, func(l, r *promjson.Point) {
-			switch {
-			case r == nil:
-				d.add(Difference{Kind: KindSample, Series: name, TimeMS: l.T, Left: number(l.F)})
-			case l == nil:
-				d.add(Difference{Kind: KindSample, Series: name, TimeMS: r.T, Right: number(r.F)})
-			default:
-				d.point(name, *l, *r)
-			}
-		})
-		at := func(p promjson.HistogramPoint) int64 { return p.T }
-		merge(left[i].Histograms, other.Histograms, at, func(l, r *promjson.HistogramPoint) {
-			switch {
-			case r == nil:
-				d.add(Difference{Kind: KindSample, Series: name, TimeMS: l.T, Left: histogramText(l)})
-			case l == nil:
-				d.add(Difference{Kind: KindSample, Series: name, TimeMS: r.T, Right: histogramText(r)})
-			default:
-				d.histogram(name, l, r)
-			}
-		})
+		d.samples(name, samplesOf(&left[i]), samplesOf(other))
 	}
-	for _, name := range rightNames {
-		if series := rights[name]; series != nil {
-			d.add(Difference{Kind: KindSeries, Series: name, Right: seriesText(series)})
+	for i := range right {
+		if name := labelText(right[i].Labels); found[name] {
+			rightNames = append(rightNames, name)
+		} else {
+			d.add(Difference{Kind: KindSeries, Series: name, Right: seriesText(&right[i])})
 		}
 	}
 	if ordered {
-		both := slices.DeleteFunc(rightNames, func(name string) bool { return !found[name] })
-		d.text(KindOrder, strings.Join(names, " "), strings.Join(both, " "))
+		d.text(KindOrder, strings.Join(names, " "), strings.Join(rightNames, " "))
 	}
 }
 
-// merge calls visit for the points of both lists, in the order of time. A point that the other list lacks is visited
-// with nil.
-func merge[P any](left, right []P, at func(P) int64, visit func(l, r *P)) {
-	for len(left) > 0 || len(right) > 0 {
-		switch {
-		case len(right) == 0 || len(left) > 0 && at(left[0]) < at(right[0]):
-			visit(&left[0], nil)
-			left = left[1:]
-		case len(left) == 0 || at(right[0]) < at(left[0]):
-			visit(nil, &right[0])
-			right = right[1:]
-		default:
-			visit(&left[0], &right[0])
-			left, right = left[1:], right[1:]
+// samplesOf returns the samples of a series of the HTTP API, which lists values and histograms separately.
+func samplesOf(s *promjson.Series) []sample {
+	list := make([]sample, 0, len(s.Values)+len(s.Histograms))
+	for _, p := range s.Values {
+		list = append(list, sample{ms: p.T, f: p.F})
+	}
+	for _, h := range s.Histograms {
+		text := fmt.Sprintf("{count:%g, sum:%g", h.Count, h.Sum)
+		for _, b := range h.Buckets {
+			bounds := [...]string{"(]", "[)", "()", "[]"}[b.Boundaries&3]
+			text += fmt.Sprintf(", %c%g,%g%c:%g", bounds[0], b.Lower, b.Upper, bounds[1], b.Count)
 		}
+		list = append(list, sample{ms: h.T, histogram: text + "}"})
 	}
-}
-
-func (d *diff) histogram(name string, left, right *promjson.HistogramPoint) {
-	same := func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
-	if same(left.Count, right.Count) && same(left.Sum, right.Sum) && slices.EqualFunc(left.Buckets, right.Buckets,
-		func(a, b promjson.Bucket) bool {
-			return a.Boundaries == b.Boundaries && same(a.Lower, b.Lower) && same(a.Upper, b.Upper) && same(a.Count, b.Count)
-		}) {
-		return
-	}
-	d.add(Difference{Kind: KindHistogram, Series: name, TimeMS: left.T, Left: histogramText(left),
-		Right: histogramText(right)})
-}
-
-func histogramText(h *promjson.HistogramPoint) string {
-	text := fmt.Sprintf("count %s, sum %s", number(h.Count), number(h.Sum))
-	for _, b := range h.Buckets {
-		text += fmt.Sprintf(", (%s, %s]: %s", number(b.Lower), number(b.Upper), number(b.Count))
-	}
-	return text
+	slices.SortStableFunc(list, func(a, b sample) int { return cmp.Compare(a.ms, b.ms) })
+	return list
 }
 
 // labelText writes labels as PromQL does.
@@ -261,7 +244,7 @@ func labelText(list []promjson.Label) string {
 // seriesText says what a series has that the other side lacks.
 func seriesText(s *promjson.Series) string {
 	if len(s.Values) == 1 && len(s.Histograms) == 0 {
-		return number(s.Values[0].F)
+		return samplesOf(s)[0].text()
 	}
 	return fmt.Sprintf("%d samples", len(s.Values)+len(s.Histograms))
 }

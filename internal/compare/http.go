@@ -13,8 +13,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/ferula-io/ferula/internal/version"
 )
@@ -37,7 +38,7 @@ func (a *response) empty() bool {
 }
 
 // ask sends a query to one side. An error means that there is no response of the API to compare.
-func (r *runner) ask(ctx context.Context, side Side, pace *pacer, q *Query, cost *Cost) (*response, error) {
+func (r *runner) ask(ctx context.Context, side Side, pace *rate.Limiter, q *Query, cost *Cost) (*response, error) {
 	form, path := url.Values{"query": {q.Expr}}, "/api/v1/query"
 	if q.Range {
 		path = "/api/v1/query_range"
@@ -47,7 +48,7 @@ func (r *runner) ask(ctx context.Context, side Side, pace *pacer, q *Query, cost
 	} else {
 		form.Set("time", seconds(q.EndMS))
 	}
-	if err := pace.wait(ctx); err != nil {
+	if err := pace.Wait(ctx); err != nil {
 		return nil, err
 	}
 	begin := time.Now()
@@ -107,7 +108,7 @@ func (r *runner) fetch(ctx context.Context, side Side, method, path string, form
 
 // get decodes the data of an endpoint other than queries.
 func (r *runner) get(ctx context.Context, side Side, path string, form url.Values, data any) error {
-	if err := r.left.wait(ctx); err != nil {
+	if err := r.left.Wait(ctx); err != nil {
 		return err
 	}
 	status, body, err := r.fetch(ctx, side, http.MethodGet, path, form)
@@ -121,16 +122,16 @@ func (r *runner) get(ctx context.Context, side Side, path string, form url.Value
 	return json.Unmarshal(a.Data, data)
 }
 
-// sample is an element of the result of an instant query.
-type sample struct {
+// element is an element of the result of an instant query.
+type element struct {
 	Metric map[string]string `json:"metric"`
 	Value  [2]any            `json:"value"`
 }
 
 // instant evaluates an expression at the end of the run.
-func (r *runner) instant(ctx context.Context, side Side, expr string) ([]sample, error) {
+func (r *runner) instant(ctx context.Context, side Side, expr string) ([]element, error) {
 	var data struct {
-		Result []sample `json:"result"`
+		Result []element `json:"result"`
 	}
 	err := r.get(ctx, side, "/api/v1/query", url.Values{"query": {expr}, "time": {seconds(r.End.UnixMilli())}}, &data)
 	return data.Result, err
@@ -225,36 +226,4 @@ func (r *runner) cpu(ctx context.Context, side Side) *float64 {
 		return nil
 	}
 	return &v
-}
-
-// pacer spaces requests.
-type pacer struct {
-	every time.Duration
-	mu    sync.Mutex
-	next  time.Time
-}
-
-func newPacer(perSecond float64) *pacer {
-	if perSecond <= 0 {
-		return &pacer{}
-	}
-	return &pacer{every: time.Duration(float64(time.Second) / perSecond)}
-}
-
-// wait waits until the next request can be sent.
-func (p *pacer) wait(ctx context.Context) error {
-	p.mu.Lock()
-	at := p.next
-	if now := time.Now(); at.Before(now) {
-		at = now
-	}
-	p.next = at.Add(p.every)
-	p.mu.Unlock()
-	if d := time.Until(at); d > 0 {
-		select {
-		case <-time.After(d):
-		case <-ctx.Done():
-		}
-	}
-	return ctx.Err()
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"golang.org/x/time/rate"
 
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -58,7 +58,7 @@ func (s *rawSide) advance() {
 func (r *runner) compareRaw(ctx context.Context, result *Result, d *diff) (err error) {
 	var sides [2]*rawSide
 	for i, side := range []Side{r.Left, r.Right} {
-		if err := []*pacer{r.left, r.right}[i].wait(ctx); err != nil {
+		if err := []*rate.Limiter{r.left, r.right}[i].Wait(ctx); err != nil {
 			return err
 		}
 		q, err := side.Raw.RawQuerier(ctx, result.StartMS, result.EndMS)
@@ -74,25 +74,23 @@ func (r *runner) compareRaw(ctx context.Context, result *Result, d *diff) (err e
 	left, right := sides[0], sides[1]
 	for left.current != nil || right.current != nil {
 		order := 0
-		switch {
-		case right.current == nil:
-			order = -1
-		case left.current == nil:
-			order = 1
-		default:
+		if left.current != nil && right.current != nil {
 			order = labels.Compare(left.current.Labels(), right.current.Labels())
 		}
 		switch {
-		case order < 0:
+		case right.current == nil || order < 0:
 			d.add(Difference{Kind: KindSeries, Series: left.current.Labels().String(), Left: "has it"})
 			left.advance()
-		case order > 0:
+		case left.current == nil || order > 0:
 			d.add(Difference{Kind: KindSeries, Series: right.current.Labels().String(), Right: "has it"})
 			right.advance()
 		default:
-			if err := d.samples(left.current, right.current, result.StartMS, result.EndMS); err != nil {
+			a, err := samplesIn(left.current, result.StartMS, result.EndMS)
+			b, rightErr := samplesIn(right.current, result.StartMS, result.EndMS)
+			if err := errors.Join(err, rightErr); err != nil {
 				return err
 			}
+			d.samples(left.current.Labels().String(), a, b)
 			left.advance()
 			right.advance()
 		}
@@ -108,62 +106,21 @@ func (r *runner) compareRaw(ctx context.Context, result *Result, d *diff) (err e
 	return nil
 }
 
-// rawSample is one sample.
-type rawSample struct {
-	ms int64
-	f  float64
-	h  *histogram.FloatHistogram
-}
-
-func (s rawSample) text() string {
-	if s.h != nil {
-		return s.h.String()
-	}
-	return number(s.f)
-}
-
-// samples compares the samples of one series within a time range: servers may send more.
-func (d *diff) samples(left, right storage.Series, minMS, maxMS int64) error {
-	l, r := left.Iterator(nil), right.Iterator(nil)
-	a, b := nextSample(l, minMS, maxMS), nextSample(r, minMS, maxMS)
-	name := left.Labels().String()
-	for a != nil || b != nil {
-		switch {
-		case b == nil || a != nil && a.ms < b.ms:
-			d.add(Difference{Kind: KindSample, Series: name, TimeMS: a.ms, Left: a.text()})
-			a = nextSample(l, minMS, maxMS)
-			continue
-		case a == nil || b.ms < a.ms:
-			d.add(Difference{Kind: KindSample, Series: name, TimeMS: b.ms, Right: b.text()})
-			b = nextSample(r, minMS, maxMS)
-			continue
-		case a.h != nil || b.h != nil:
-			if a.h == nil || b.h == nil || !a.h.Equals(b.h) {
-				d.add(Difference{Kind: KindHistogram, Series: name, TimeMS: a.ms, Left: a.text(), Right: b.text()})
-			}
-		case math.Float64bits(a.f) != math.Float64bits(b.f):
-			d.add(Difference{Kind: KindValue, Series: name, TimeMS: a.ms, Left: a.text(), Right: b.text(),
-				ULP: ulps(a.f, b.f)})
-		}
-		a, b = nextSample(l, minMS, maxMS), nextSample(r, minMS, maxMS)
-	}
-	return errors.Join(l.Err(), r.Err())
-}
-
-// nextSample returns the next sample within a time range, nil at the end.
-func nextSample(it chunkenc.Iterator, minMS, maxMS int64) *rawSample {
-	for {
-		s := &rawSample{}
-		switch it.Next() {
-		case chunkenc.ValNone:
-			return nil
-		case chunkenc.ValFloat:
+// samplesIn returns the samples of a series within a time range: servers may send more.
+func samplesIn(from storage.Series, minMS, maxMS int64) (list []sample, err error) {
+	it := from.Iterator(nil)
+	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
+		var s sample
+		if kind == chunkenc.ValFloat {
 			s.ms, s.f = it.At()
-		default:
-			s.ms, s.h = it.AtFloatHistogram(nil)
+		} else {
+			var h *histogram.FloatHistogram
+			s.ms, h = it.AtFloatHistogram(nil)
+			s.histogram = h.String()
 		}
 		if s.ms >= minMS && s.ms <= maxMS {
-			return s
+			list = append(list, s)
 		}
 	}
+	return list, it.Err()
 }

@@ -116,7 +116,7 @@ type Report struct {
 	Left        SideReport `json:"left"`
 	Right       SideReport `json:"right"`
 	Interrupted bool       `json:"interrupted,omitempty"`
-	OwnScrapes  bool       `json:"own_scrapes,omitempty"` // the samples of up have other timestamps
+	OwnScrapes  bool       `json:"own_scrapes,omitempty"` // each server scrapes for itself
 	Compared    int        `json:"compared"`
 	SameBytes   int        `json:"same_bytes"`
 	SameValues  int        `json:"same_values"` // with other bytes
@@ -184,12 +184,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	running.Wait()
 	took := o.Now().Sub(begin)
 	rep.Interrupted = ctx.Err() != nil
-	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // for the last look at /metrics
-	leftEnd, rightEnd := r.cpu(ctx, o.Left), r.cpu(ctx, o.Right)
-	end()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also after an interruption
+	leftEnd, rightEnd := r.cpu(last, o.Left), r.cpu(last, o.Right)
+	cancel()
 	rep.Left.CPUSeconds, rep.Right.CPUSeconds = used(left, leftEnd, right, rightEnd)
-	if o.Idle && rep.Left.CPUSeconds != nil && !rep.Interrupted {
-		r.idle(ctx, took, leftEnd, rightEnd)
+	if o.Idle && !rep.Interrupted {
+		select {
+		case <-time.After(took):
+			rep.Left.IdleCPUSeconds, rep.Right.IdleCPUSeconds = used(leftEnd, r.cpu(ctx, o.Left), rightEnd, r.cpu(ctx, o.Right))
+		case <-ctx.Done():
+		}
 	}
 	r.summarize()
 	rep.Seconds = o.Now().Sub(rep.Started).Seconds()
@@ -218,16 +222,6 @@ func used(left, leftEnd, right, rightEnd *float64) (l, r *float64) {
 	}
 	a, b := *leftEnd-*left, *rightEnd-*right
 	return &a, &b
-}
-
-// idle measures the CPU time without queries.
-func (r *runner) idle(ctx context.Context, d time.Duration, left, right *float64) {
-	select {
-	case <-time.After(d):
-		leftEnd, rightEnd := r.cpu(ctx, r.Left), r.cpu(ctx, r.Right)
-		r.report.Left.IdleCPUSeconds, r.report.Right.IdleCPUSeconds = used(left, leftEnd, right, rightEnd)
-	case <-ctx.Done():
-	}
 }
 
 // summarize adds up the results.

@@ -236,6 +236,9 @@ func TestCompare_ServersAreAskedInTurnWithinLimits(t *testing.T) {
 	if report.Left.CPUSeconds == nil || *report.Left.CPUSeconds != 0 || report.Left.Program != "Prometheus 3.15.0" {
 		t.Errorf("%+v", report.Left)
 	}
+	if report = runBoth(t, left, right, "a", func(o *compare.Options) { o.Idle = true }); report.Right.IdleCPUSeconds == nil || report.Right.IdleCPUSeconds == report.Right.CPUSeconds {
+		t.Errorf("%+v", report.Right)
+	}
 	right.metrics = ""
 	if report = runBoth(t, left, right, "a", nil); report.Left.CPUSeconds != nil {
 		t.Error("CPU of one server only")
@@ -278,10 +281,10 @@ func TestCompare_KnownDifferencesHaveTheirReason(t *testing.T) {
 			}
 		})
 	}
-	left, right := serve(t, map[string]string{"up": vector(vectorSample("up", "0.3")), "timestamp(up)": vector(vectorSample("", "10"))}),
-		serve(t, map[string]string{"up": vector(vectorSample("up", "0.4")), "timestamp(up)": vector(vectorSample("", "11"))})
+	left, right := serve(t, map[string]string{"up": vector(vectorSample("up", "0.3")), "scrape_duration_seconds": vector(vectorSample("", "10"))}),
+		serve(t, map[string]string{"up": vector(vectorSample("up", "0.4")), "scrape_duration_seconds": vector(vectorSample("", "11"))})
 	report := runBoth(t, left, right, "up", nil)
-	if !report.OwnScrapes || !strings.Contains(report.Results[0].Differences[0].Reason, "scrape by themselves") {
+	if !report.OwnScrapes || !strings.Contains(report.Results[0].Differences[0].Reason, "scrapes for itself") {
 		t.Errorf("%+v", report)
 	}
 }

@@ -157,7 +157,7 @@ var builds = []struct {
 
 var versionLabel = regexp.MustCompile(`[{,](?:short_)?version="([^"]*)"`)
 
-// identify finds which programs the servers are, and whether they scrape at other times. It returns an error if a
+// identify finds which programs the servers are, and whether each scrapes for itself. It returns an error if a
 // server does not respond.
 func (r *runner) identify(ctx context.Context) error {
 	if r.Left.URL == nil {
@@ -181,10 +181,10 @@ func (r *runner) identify(ctx context.Context) error {
 			}
 		}
 	}
-	left, err := r.instant(ctx, r.Left, "timestamp(up)")
-	right, rightErr := r.instant(ctx, r.Right, "timestamp(up)")
+	left, err := r.instant(ctx, r.Left, "scrape_duration_seconds")
+	right, rightErr := r.instant(ctx, r.Right, "scrape_duration_seconds")
 	if err != nil || rightErr != nil {
-		return nil // a server without metrics named up can be compared
+		return nil // servers without this metric can be compared
 	}
 	times := map[string]any{}
 	for _, s := range left {

@@ -12,20 +12,20 @@ type known struct {
 	expr     *regexp.Regexp // of the query
 	ulpMax   uint64         // of values
 	text     *regexp.Regexp // of one of the sides
-	own      bool           // both servers scrape at their own times
+	own      bool           // each server scrapes for itself
 	reason   string
 }
 
 var (
 	extrapolated = regexp.MustCompile(`\b(rate|increase|delta)\s*\(`)
-	summed       = regexp.MustCompile(`\b(sum|avg|stddev|stdvar|quantile|histogram_quantile)\b`)
+	summed       = regexp.MustCompile(`\b(sum|avg|stddev|stdvar)\b`)
 	numeric      = []Kind{KindValue, KindSample, KindSeries, KindHistogram}
 )
 
 // reasons are all documented differences; the first that fits a difference is its reason. Documents that name a
 // difference: docs/http.md, docs/migrate/thanos.md, docs/ops/query-frontend.md.
 var reasons = []known{
-	{own: true, kinds: numeric, reason: "the servers scrape by themselves, at different times: compare servers of the " +
+	{own: true, kinds: numeric, reason: "each server scrapes for itself, so their samples differ: compare servers of the " +
 		"same samples, for example by remote_write from one to the other (docs/ops/compare.md)"},
 	{programs: []program{victoria}, kinds: numeric, expr: extrapolated, reason: "VictoriaMetrics does not extrapolate " +
 		"rate, increase and delta to the borders of the range, and counts the last sample before it (MetricsQL)"},

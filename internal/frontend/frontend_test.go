@@ -208,7 +208,24 @@ func TestFrontend_QueryIsSplitAndThenServedFromCache(t *testing.T) {
 	check(t, w.requests.Load() == 3 && h.Get("X-Ferula-Cache") == "hit" && again == first, "%d requests, cache %q", w.requests.Load(), h.Get("X-Ferula-Cache"))
 	_, _, h = get(t, front.URL+rangePath("requests_total", 1800, 3*3600+1800-1, 30))
 	check(t, w.requests.Load() == 4 && h.Get("X-Ferula-Cache") == "partial", "%d requests, cache %q", w.requests.Load(), h.Get("X-Ferula-Cache"))
-	check(t, h.Get("Server-Timing") != "", "no Server-Timing")
+	check(t, strings.Contains(h.Get("Server-Timing"), ", splice;dur="), "Server-Timing: %q", h.Get("Server-Timing"))
+}
+
+func TestFrontend_StreamedResponseHasTheTimeOfItsSpliceInATrailer(t *testing.T) {
+	w := newTestEnv(t)
+	long := strings.Repeat("x", sharedResponseMaxBytes+100<<10) // more than is gathered before the first byte is sent
+	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
+		_, _ = fmt.Fprintf(rw, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":%q},"values":[[%s,"1"]]}]}}`, long, r.Form.Get("end"))
+		return true
+	}
+	req, _ := http.NewRequest(http.MethodGet, w.front(nil).URL+rangePath("x", 0, 7170, 30), nil)
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	check(t, err == nil, "%v", err)
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	check(t, err == nil && strings.Contains(resp.Header.Get("Server-Timing"), ", splice;dur="), "%v %v", err, resp.Header)
+	check(t, strings.Contains(resp.Trailer.Get("Server-Timing"), ", splice;dur="), "trailer %v", resp.Trailer)
 }
 
 // "From midnight until now": each request fetches the steps since the last one only, and the cached response grows.

@@ -112,7 +112,7 @@ func TestSlowQueryLog_HasParametersTenantAndUser(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(log.String(), "slow query") && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	for _, want := range []string{"slow query detected", "param_query=requests_total", "param_start=0", "tenant=team-a", "remote_user=eve", "cache=miss", "fetch=", "status=200"} {
+	for _, want := range []string{"slow query detected", "param_query=requests_total", "param_start=0", "tenant=team-a", "remote_user=eve", "cache=miss", "fetch=", "splice=", "status=200"} {
 		check(t, strings.Contains(log.String(), want), "the log does not contain %q: %s", want, log.String())
 	}
 }

@@ -32,7 +32,7 @@ func newMetrics(set *instruments.Set) *metrics {
 		duration: set.NewPrometheusHistogramVec("ferula_frontend_request_duration_seconds", "Duration of requests, by kind.",
 			bounds, "kind"),
 		stages: set.NewPrometheusHistogramVec("ferula_frontend_stage_duration_seconds",
-			"Duration of the stages of requests (queue, slots, cache, fetch).", bounds, "stage"),
+			"Duration of the stages of requests (queue, slots, cache, fetch, splice).", bounds, "stage"),
 		bytes:   set.NewCounter("ferula_frontend_response_bytes_total"),
 		shared:  set.NewCounter("ferula_frontend_shared_responses_total"),
 		running: set.NewGauge("ferula_frontend_requests_in_flight", nil),

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
@@ -201,9 +202,13 @@ func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 			list = append(list, splicePart{Body: bytes.NewReader(response)})
 		}
 	}
-	_, span := f.opts.Tracer.Start(x.r.Context(), "splice")
+	x.splicing = f.opts.Now()
 	annotations, err := s.Write(x.response, list)
-	span.End()
+	x.stage("splice", x.splicing)
+	x.splicing = time.Time{}
+	if x.response.begun() { // the header has the time until the first byte only
+		x.w.Header().Set(http.TrailerPrefix+"Server-Timing", x.timing())
+	}
 	if err != nil {
 		return f.partFailed(err)
 	}

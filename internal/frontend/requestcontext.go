@@ -70,9 +70,10 @@ type requestContext struct {
 	status   int
 	cache    string // hit, partial or miss; "" without a lookup
 	stages   []stage
+	splicing time.Time // when the stage splice began; zero: it is not running
 }
 
-// stage is a timed step of a request: queue, slots, cache or fetch. Server-Timing, the
+// stage is a timed step of a request: queue, slots, cache, fetch or splice. Server-Timing, the
 // slow query log and a metric report it.
 type stage struct {
 	name string
@@ -85,6 +86,22 @@ func (x *requestContext) stage(name string, since time.Time) {
 	x.f.metrics.stages.With(name).Update(took.Seconds())
 	_, span := x.f.opts.Tracer.Start(x.r.Context(), name, trace.WithTimestamp(since))
 	span.End()
+}
+
+// timing returns the value of Server-Timing. The stage splice, which writes the response, counts until now.
+func (x *requestContext) timing() string {
+	stages := x.stages
+	if !x.splicing.IsZero() {
+		stages = append(slices.Clip(stages), stage{"splice", x.f.opts.Now().Sub(x.splicing)})
+	}
+	var timing strings.Builder
+	for i, s := range stages {
+		if i > 0 {
+			timing.WriteString(", ")
+		}
+		fmt.Fprintf(&timing, "%s;dur=%.3f", s.name, float64(s.took.Microseconds())/1000)
+	}
+	return timing.String()
 }
 
 // begin reads a request and its body, and makes the checks that need no downstream.
@@ -411,15 +428,8 @@ func (rw *responseWriter) open(contentType string) {
 	if x.cache != "" {
 		h.Set("X-Ferula-Cache", x.cache)
 	}
-	var timing strings.Builder
-	for i, s := range x.stages {
-		if i > 0 {
-			timing.WriteString(", ")
-		}
-		fmt.Fprintf(&timing, "%s;dur=%.3f", s.name, float64(s.took.Microseconds())/1000)
-	}
-	if timing.Len() > 0 {
-		h.Set("Server-Timing", timing.String())
+	if timing := x.timing(); timing != "" {
+		h.Set("Server-Timing", timing)
 	}
 	rw.contentType = contentType
 	rw.body = httpbody.NewResponse(x.w, r, contentType)

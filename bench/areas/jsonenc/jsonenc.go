@@ -12,7 +12,10 @@ import (
 	"io"
 	"runtime"
 	"testing"
+	"unsafe"
 
+	jsoniter "github.com/json-iterator/go"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -53,7 +56,13 @@ const (
 // encoder writes a matrix as a whole response.
 type encoder struct {
 	side   string
+	times  int // how often it encodes for a reading
 	encode func(w io.Writer, m promql.Matrix) error
+}
+
+// encoders returns the sides; the first one's bytes are those of the others.
+func encoders() []encoder {
+	return []encoder{{codec, repeats, encodePeer}, {ferula, repeats, newStreamer().encode}, {"jsoniter", 1, encodePlain}}
 }
 
 // kinds of values that are measured.
@@ -61,13 +70,13 @@ var kinds = []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals
 
 func run(ctx context.Context, b *area.Bench) error {
 	b.Versions = area.Modules("github.com/prometheus/prometheus", "github.com/json-iterator/go", "github.com/bytedance/sonic", "github.com/prometheus/client_golang")
-	encoders := []encoder{{codec, encodePeer}, {ferula, newStreamer().encode}}
+	sides := encoders()
 	// A server's heap holds more than one response. On a heap without other data the garbage collector runs for every
 	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. This case is
 	// reported, but has no goal.
 	heap := make([]byte, heapBytes)
 	for _, kind := range kinds {
-		if err := measure(ctx, b, kind, string(kind), encoders); err != nil {
+		if err := measure(ctx, b, kind, string(kind), sides); err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
 	}
@@ -76,7 +85,7 @@ func run(ctx context.Context, b *area.Bench) error {
 	}
 	runtime.KeepAlive(heap)
 	for _, kind := range kinds[:2] {
-		if err := measure(ctx, b, kind, string(kind)+", small heap", encoders); err != nil {
+		if err := measure(ctx, b, kind, string(kind)+", small heap", sides[:2]); err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
 	}
@@ -89,6 +98,7 @@ func run(ctx context.Context, b *area.Bench) error {
 		"floats15: 15 significant digits over nine orders of magnitude; integers: 0 to 999; decimals2: a walk with two decimals.",
 		fmt.Sprintf("The heap holds %d MiB in addition, as a server's heap holds other data; small heap: only the matrix, so that the garbage collector runs for every response of JSONCodec.", heapBytes>>20),
 		fmt.Sprintf("JSONCodec returns one slice, as it does in Prometheus; promjson appends to a buffer of %d KiB that is written out when it is full. Allocations are those of one encoding of the whole matrix, once warm.", bufferBytes>>10),
+		"Encoding with jsoniter: no codec is registered for the types of the matrix, so that it calls MarshalJSON of each sample, as Thanos' frontend does.",
 		"Decoding: the whole response from memory into one slice of times and one of values a series, labels included. jsoniter has hand-written codecs of samples and labels; sonic has structures and a hand-written codec of samples; client_golang is its model.Matrix with the codecs that it registers. json/decode is over the fastest of the three, worst of the kinds of values.",
 	)
 	return nil
@@ -104,7 +114,7 @@ func measure(ctx context.Context, b *area.Bench, kind blocks.ValueKind, what str
 		for _, e := range encoders {
 			var failed error
 			encode := func() error { failed = errors.Join(ctx.Err(), e.encode(io.Discard, m)); return failed }
-			if err := nanoseconds(b, round, e.side, cpu+what, repeats, encode); err != nil {
+			if err := nanoseconds(b, round, e.side, cpu+what, e.times, encode); err != nil {
 				return err
 			}
 			allocs := testing.AllocsPerRun(1, func() { _ = encode() })
@@ -125,7 +135,7 @@ func nanoseconds(b *area.Bench, round int, side, what string, n int, call func()
 }
 
 func compare(m promql.Matrix, encoders []encoder) error {
-	var responses [2]bytes.Buffer
+	responses := make([]bytes.Buffer, len(encoders))
 	for i, e := range encoders {
 		if err := e.encode(&responses[i], m); err != nil {
 			return fmt.Errorf("%s: %w", e.side, err)
@@ -134,7 +144,12 @@ func compare(m promql.Matrix, encoders []encoder) error {
 	if n := bytes.Count(responses[0].Bytes(), []byte(`{"metric":{`)); n == 0 || n != len(m) {
 		return fmt.Errorf("%w: %d series of %d", area.ErrEmpty, n, len(m))
 	}
-	return area.SameBytes("matrix", responses[0].Bytes(), responses[1].Bytes())
+	for i := range responses[1:] {
+		if err := area.SameBytes("matrix", responses[0].Bytes(), responses[i+1].Bytes()); err != nil {
+			return fmt.Errorf("%s: %w", encoders[i+1].side, err)
+		}
+	}
+	return nil
 }
 
 func newMatrix(kind blocks.ValueKind, series int) promql.Matrix {
@@ -159,6 +174,39 @@ func encodePeer(w io.Writer, m promql.Matrix) error {
 	}
 	_, err = w.Write(body)
 	return err
+}
+
+// encodePlain encodes a matrix with jsoniter, for whose types no codec is registered.
+func encodePlain(w io.Writer, m promql.Matrix) error {
+	type plainSeries struct {
+		Metric labels.Labels `json:"metric"`
+		Values []plainPoint  `json:"values"`
+	}
+	result := make([]plainSeries, len(m))
+	for i, s := range m {
+		result[i] = plainSeries{s.Metric, unsafe.Slice((*plainPoint)(unsafe.Pointer(unsafe.SliceData(s.Floats))), len(s.Floats))}
+	}
+	type data struct {
+		Type   parser.ValueType `json:"resultType"`
+		Result []plainSeries    `json:"result"`
+	}
+	body, err := jsoniter.ConfigCompatibleWithStandardLibrary.Marshal(struct {
+		Status string `json:"status"`
+		Data   data   `json:"data"`
+	}{"success", data{parser.ValueTypeMatrix, result}})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(body)
+	return err
+}
+
+// plainPoint is a point that encodes itself.
+type plainPoint promql.FPoint
+
+// MarshalJSON implements json.Marshaler.
+func (p plainPoint) MarshalJSON() ([]byte, error) {
+	return model.SamplePair{Timestamp: model.Time(p.T), Value: model.SampleValue(p.F)}.MarshalJSON()
 }
 
 // streamer encodes with promjson and reuses its buffer for the next response.

@@ -14,11 +14,10 @@ import (
 )
 
 func TestEncoders_WriteTheSameBytes(t *testing.T) {
-	encoders := []encoder{{codec, encodePeer}, {ferula, newStreamer().encode}}
 	for _, kind := range kinds {
 		m := newMatrix(kind, 30)
 		m[0].Floats[0].F, m[0].Floats[1].F, m[1].Floats[2].T = math.NaN(), math.Inf(-1), 1
-		if err := compare(m, encoders); err != nil {
+		if err := compare(m, encoders()); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -30,10 +29,10 @@ func TestCompare_UnequalAndEmptyOutputsAreErrors(t *testing.T) {
 		defer func() { m[0].Floats[0].F-- }()
 		return encodePeer(w, m)
 	}
-	if err := compare(newMatrix(blocks.Integers, 3), []encoder{{codec, encodePeer}, {ferula, off}}); !errors.Is(err, area.ErrUnequal) {
+	if err := compare(newMatrix(blocks.Integers, 3), []encoder{{codec, 1, encodePeer}, {ferula, 1, off}}); !errors.Is(err, area.ErrUnequal) {
 		t.Errorf("got %v, want ErrUnequal", err)
 	}
-	if err := compare(nil, []encoder{{codec, encodePeer}, {ferula, encodePeer}}); !errors.Is(err, area.ErrEmpty) {
+	if err := compare(nil, []encoder{{codec, 1, encodePeer}, {ferula, 1, encodePeer}}); !errors.Is(err, area.ErrEmpty) {
 		t.Errorf("got %v, want ErrEmpty", err)
 	}
 }

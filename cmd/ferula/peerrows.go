@@ -39,10 +39,6 @@ var peerRows = []struct {
 		"grpc.proxy-strategy query.lazy-retrieval-max-buffered-responses:number",
 		"responses of stores are merged as they arrive"},
 	{"query", inert,
-		"query.series-response-batch-size:number",
-		"only some builds before 0.42 have this flag: a batch has 64 series, as in Thanos 0.42, and more between " +
-			"two ferula processes"},
-	{"query", inert,
 		"query.telemetry.request-duration-seconds-quantiles:number " +
 			"query.telemetry.request-samples-quantiles:number " +
 			"query.telemetry.request-series-seconds-quantiles:number",

@@ -136,6 +136,7 @@ type queryGRPCClientFlags struct {
 	ServerName  string `name:"grpc-client-server-name" placeholder:"NAME"`
 	MinVersion  string `name:"grpc-client-tls-min-version" enum:"1.0,1.1,1.2,1.3" default:"1.3"`
 	Compression string `name:"grpc-compression" enum:"none,snappy" default:"none"`
+	Batch       int    `name:"query.series-response-batch-size" min:"1" default:"64"`
 }
 
 func (f queryGRPCClientFlags) options() app.StoreClientOptions {
@@ -143,6 +144,7 @@ func (f queryGRPCClientFlags) options() app.StoreClientOptions {
 		TLS: f.TLS, TLSSkipVerify: f.SkipVerify, TLSCert: f.Cert, TLSKey: f.Key, TLSCA: f.CA, TLSServerName: f.ServerName,
 		TLSMinVersion: f.MinVersion,
 	}
+	o.Client.BatchSeries = f.Batch
 	if f.Compression != "none" {
 		o.Client.Compression = f.Compression
 	}

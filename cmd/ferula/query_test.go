@@ -84,8 +84,8 @@ func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 			t.Errorf("%s is accepted", arg)
 		}
 	}
-	if _, err := queryOptions(t, "--no-query.enforce-tenancy", "--query.promql-engine=prometheus", "--query.mode=local", "--enable-feature=promql-experimental-functions", "--query.series-response-batch-size=16"); err != nil {
-		t.Error(err)
+	if o, err := queryOptions(t, "--no-query.enforce-tenancy", "--query.promql-engine=prometheus", "--query.mode=local", "--enable-feature=promql-experimental-functions", "--query.series-response-batch-size=16"); err != nil || o.Client.Client.BatchSeries != 16 {
+		t.Error(o.Client.Client, err)
 	}
 }
 

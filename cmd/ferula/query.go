@@ -23,6 +23,7 @@ import (
 // does not use. docs/ops/flags.md lists which of them are honoured, inert or refused.
 type queryCommand struct {
 	DisableCORS    bool   `name:"web.disable-cors" negatable:""`
+	AdminAPI       bool   `name:"web.enable-admin-api" negatable:""`
 	RoutePrefix    string `name:"web.route-prefix" placeholder:"PATH"`
 	ExternalPrefix string `name:"web.external-prefix" placeholder:"PATH"`
 
@@ -104,6 +105,7 @@ func (c *queryCommand) options() (app.QueryOptions, error) {
 	o := app.QueryOptions{
 		Web:         c.Process.web(),
 		DisableCORS: c.DisableCORS,
+		Admin:       c.AdminAPI,
 		GRPC:        grpc,
 		StoreAPI:    limits,
 		Client:      client,

@@ -83,6 +83,7 @@ type serveCommand struct {
 	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns"`
 	Parallelism    int      `name:"query.parallelism" default:"0"`
 	MaxSamples     int      `name:"query.max-samples" default:"50000000"`
+	MaxEstimated   int64    `name:"query.max-estimated-samples" default:"0"`
 
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:""`
 	AdjustTimestamps        bool     `name:"scrape.adjust-timestamps" default:"true" negatable:"" hidden:""`
@@ -176,7 +177,8 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 			LookbackDelta:  time.Duration(c.LookbackDelta),
 			Flags:          hint.Flags{"MaxSamples": "--query.max-samples"},
 		},
-		Engine: app.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
+		Engine:      app.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
+		EstimateMax: c.MaxEstimated,
 		Scrape: scrape.Options{
 			DiscoveryReloadInterval: time.Duration(c.DiscoveryReloadInterval),
 			ExactTimestamps:         !c.AdjustTimestamps,

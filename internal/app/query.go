@@ -30,6 +30,7 @@ import (
 type QueryOptions struct {
 	Web         WebOptions
 	DisableCORS bool
+	Admin       bool // clients may end the queries of other clients
 	GRPC        GRPCOptions
 	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI server
 	Client      StoreClientOptions
@@ -135,6 +136,8 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	httpapi.New(httpapi.Options{
 		Engine:        q.queries,
 		Parser:        q.engine.Parser,
+		Admin:         q.opts.Admin,
+		Guard:         server.OriginGuard(external),
 		Stores:        httpapi.StoresOf(q.fanout, q.endpoints),
 		StoreDefaults: q.opts.Stores,
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),

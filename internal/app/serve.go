@@ -44,15 +44,17 @@ type ServeOptions struct {
 	Store      tsdb.Options
 	Query      promql.Options
 	Engine     EngineOptions
-	Scrape     scrape.Options
-	Rules      rules.Options
-	Write      remotewrite.Options
-	Send       remotesend.Options // Scraper and TypeAndUnitLabels are set by NewServe
-	Peer       PeerAPIOptions
-	Receive    ReceiveOptions
-	Read       remoteread.Options // ExternalLabels is set by NewServe
-	ReadSort   int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
-	Ship       ShippingOptions
+	// EstimateMax is the limit of samples that a query of the HTTP API may read by estimate; 0: no limit.
+	EstimateMax int64
+	Scrape      scrape.Options
+	Rules       rules.Options
+	Write       remotewrite.Options
+	Send        remotesend.Options // Scraper and TypeAndUnitLabels are set by NewServe
+	Peer        PeerAPIOptions
+	Receive     ReceiveOptions
+	Read        remoteread.Options // ExternalLabels is set by NewServe
+	ReadSort    int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
+	Ship        ShippingOptions
 	// longest time to write the head to blocks and upload them at the shutdown; 0: do neither
 	ShutdownUpload time.Duration
 	GRPC           GRPCOptions
@@ -94,6 +96,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	s := &Serve{opts: opts, base: newBase(opts.Web, opts.Logger),
 		bodies: httpbody.NewReader(opts.Receive.Bodies)}
 	defer s.release(&err)
+	if opts.EstimateMax < 0 {
+		return nil, hint.Invalid("query.max-estimated-samples", fmt.Errorf("%d is negative", opts.EstimateMax))
+	}
 	if opts.Web.MaxConnections < 0 {
 		return nil, hint.Invalid("web.max-connections", fmt.Errorf("%d is less than 1", opts.Web.MaxConnections))
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
@@ -42,6 +43,11 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Peer:          router,
 		Rules:         true,
 		TSDB:          true,
+		Admin:         s.opts.Peer.Admin,
+		Guard:         guard,
+		Estimate:      s.store.Estimate,
+		EstimateMax:   s.opts.EstimateMax,
+		Flags:         hint.Flags{"EstimateMax": "--query.max-estimated-samples"},
 		RemoteWrite:   s.remoteWrite(guard),
 		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.Own),
 		Export:        s.remotes,

@@ -171,8 +171,8 @@ func (s *Store) sweep(ctx context.Context) error {
 // storeFeatures are the features that the web UI reads: the store has only the page of blocks.
 var storeFeatures = map[string]map[string]bool{"ferula": {
 	"alertmanagers": false, "alerts": false, "blocks": true, "config": false, "flags": false, "flames": false,
-	"notifications": false, "profiles": false, "query": false, "rules": false, "sd": false, "stores": false,
-	"targets": false, "tsdb": false,
+	"notifications": false, "profiles": false, "queries": false, "query": false, "rules": false, "sd": false,
+	"stores": false, "targets": false, "tsdb": false,
 }}
 
 // storeBuildInfo returns the members of status/buildinfo that the web UI shows.

@@ -24,11 +24,14 @@ import (
 
 	"github.com/grafana/regexp"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/httputil"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // Targets lists scrape targets. scrape.Manager implements it.
@@ -70,6 +73,15 @@ type Options struct {
 	Peer        http.Handler
 	Rules, TSDB bool // the peer has rules and alerts, and statistics of a TSDB
 
+	// Admin allows clients to end the queries of other clients, with requests that Guard admits; Guard may be nil.
+	Admin bool
+	Guard func(http.Handler) http.Handler
+	// Estimate returns the samples that a selection reads at most, without reading a chunk. A query whose selections read
+	// more than EstimateMax together is rejected; 0: none is, and nothing is estimated.
+	Estimate    func(ctx context.Context, mint, maxt int64, matchers ...*labels.Matcher) (series, samples int64, err error)
+	EstimateMax int64
+	Flags       hint.Flags // that raise the limits, by the names of options
+
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
 	Export      storage.ChunkQueryable // source of /export
@@ -96,6 +108,9 @@ func (o Options) withDefaults() Options {
 	if o.Ready == nil {
 		o.Ready = func(h http.Handler) http.Handler { return h }
 	}
+	if o.Guard == nil {
+		o.Guard = func(h http.Handler) http.Handler { return h }
+	}
 	if o.CORSOrigin == nil {
 		o.CORSOrigin = regexp.MustCompile("^(?:.*)$")
 	}
@@ -104,7 +119,8 @@ func (o Options) withDefaults() Options {
 
 // API serves /api/v1. Create it with New.
 type API struct {
-	opts Options
+	opts    Options
+	running runningQueries
 }
 
 // New creates an API. It owns no goroutine.
@@ -119,7 +135,8 @@ type response struct {
 	write       func(*stream)
 	annotations *responseAnnotations // may be nil
 	release     func()
-	engine      string // that evaluated the query, for the header engineHeader; "" for none
+	ended       func() error // returns why the response must not go on; may be nil
+	engine      string       // that evaluated the query, for the header engineHeader; "" for none
 
 	negotiated bool           // the media type depends on the header Accept
 	columns    *matrixColumns // series that precede what write appends, in columnsType; nil: the response is JSON
@@ -148,6 +165,8 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	both("/query_range", a.queryOf(a.rangeQuery))
 	both("/query_explain", a.explainOf(a.instantQuery))
 	both("/query_range_explain", a.explainOf(a.rangeQuery))
+	get("/queries/running", a.runningList)
+	handle("POST", "/queries/running/{id}/cancel", a.opts.Guard(a.serve(a.cancelRunning)))
 	both("/query_exemplars", a.withStoreTimeout(a.queryExemplars))
 	if a.opts.Flames != nil {
 		get("/exemplar/flamegraph", a.exemplarFlamegraph)

@@ -20,6 +20,7 @@ const (
 	kindBadData     kind = "bad_data"
 	kindInternal    kind = "internal"
 	kindUnavailable kind = "unavailable"
+	kindNotFound    kind = "not_found"
 )
 
 // statusClientClosed is nginx' status for a client that closed the connection.
@@ -34,6 +35,7 @@ var statusOf = map[kind]int{
 	kindBadData:     http.StatusBadRequest,
 	kindInternal:    http.StatusInternalServerError,
 	kindUnavailable: http.StatusInternalServerError,
+	kindNotFound:    http.StatusNotFound,
 }
 
 type apiError struct {
@@ -67,11 +69,12 @@ func queryError(err error) *apiError {
 		canceled  promql.ErrQueryCanceled
 		timeout   promql.ErrQueryTimeout
 		inStorage promql.ErrStorage
+		ended     *endedError
 	)
 	switch {
 	case errors.Is(err, tsdb.ErrNotReady):
 		return &apiError{kindUnavailable, err}
-	case errors.As(err, &canceled):
+	case errors.As(err, &canceled), errors.As(err, &ended):
 		return &apiError{kindCanceled, err}
 	case errors.As(err, &timeout):
 		return &apiError{kindTimeout, err}

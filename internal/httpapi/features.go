@@ -15,6 +15,7 @@ func (a *API) features(*http.Request) (response, *apiError) {
 		"flames":        o.Flames != nil,
 		"notifications": o.Notifications,
 		"profiles":      o.Profiles,
+		"queries":       true,
 		"rules":         o.Stores != nil || o.Rules,
 		"sd":            o.Targets != nil,
 		"stores":        o.Stores != nil,

@@ -93,38 +93,50 @@ func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Durat
 
 // evaluate executes a query. The points of the result belong to the engine and are valid
 // until the response is released.
-func (a *API) evaluate(r *http.Request, limit int, p preparedQuery) (response, *apiError) {
+func (a *API) evaluate(r *http.Request, limit int, p preparedQuery) (resp response, apiErr *apiError) {
 	ctx, cancel, apiErr := a.queryContext(r)
 	if apiErr != nil {
 		return response{}, apiErr
 	}
 	defer cancel()
+	name, kind := "promqlRangeQuery", "range"
+	if p.grid == nil {
+		name, kind = "promqlInstantQuery", "instant"
+	}
+	ctx, run := a.begin(ctx, r, kind)
+	release := func() { a.running.end(run) }
+	defer func() {
+		if resp.release == nil {
+			release()
+		}
+	}()
 	ctx, analyzed := a.analyze(ctx, r)
 	e, apiErr := a.evaluation(r, p, false)
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	name := "promqlRangeQuery"
-	if p.grid == nil {
-		name = "promqlInstantQuery"
-	}
 	ctx, span := startQuerySpan(ctx, r, name)
 	evaluatedBy := ""
 	defer func() { span.end(evaluatedBy) }()
-	e.ctx = ctx
+	e.ctx, e.from = ctx, a.watch(e.from, run)
 	qry, err := p.open(e)
 	if err != nil {
 		span.failed(err)
+		if ended := run.err(); ended != nil {
+			return response{}, queryError(ended)
+		}
 		return response{}, openError(err)
 	}
-	release := true
-	defer func() {
-		if release {
-			qry.Close()
-		}
-	}()
-	res := qry.Exec(ctx)
-	evaluatedBy = engineOf(qry)
+	release = func() { qry.Close(); a.running.end(run) }
+	res := &promql.Result{Err: a.checkEstimate(ctx, qry, run)}
+	if res.Err == nil {
+		res = qry.Exec(ctx)
+		evaluatedBy = engineOf(qry)
+	}
+	if err := run.err(); err != nil { // the stores of an ended query may have returned a partial response
+		span.failed(err)
+		return response{}, queryError(err)
+	}
 	if res.Err != nil {
 		span.failed(res.Err)
 		if queueErr := queueError(res.Err); queueErr != nil {
@@ -138,7 +150,7 @@ func (a *API) evaluate(r *http.Request, limit int, p preparedQuery) (response, *
 	}
 	want := r.FormValue("stats")
 	warnings = warnAboutStats(warnings, want)
-	release = false
+	run.stage.Store(stageSending)
 	analysis := analyzed.result(qry, a.opts.Now())
 	rest, series := *res, columnsOf(r, res, p.steps)
 	if series != nil {
@@ -149,7 +161,8 @@ func (a *API) evaluate(r *http.Request, limit int, p preparedQuery) (response, *
 		columns:     series,
 		write:       func(s *stream) { s.result(&rest, p.grid, statsOf(qry, want), analysis) },
 		annotations: &responseAnnotations{list: warnings, query: r.FormValue("query")},
-		release:     qry.Close,
+		release:     release,
+		ended:       run.err,
 		engine:      evaluatedBy,
 	}, nil
 }

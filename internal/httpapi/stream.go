@@ -33,6 +33,8 @@ type stream struct {
 	w    io.Writer
 	err  error
 	text int // where the content of an open sectionText begins in b; 0: none
+
+	ended func() error // of the response; may be nil
 }
 
 // flushIfFull writes the buffer out if it is full. It reports false after a failed write:
@@ -49,6 +51,11 @@ func (s *stream) flush() {
 	inText := s.text > 0
 	if inText {
 		s.closeSection(s.text)
+	}
+	if s.ended != nil {
+		if err := s.ended(); err != nil {
+			s.fail(err)
+		}
 	}
 	if s.err == nil && len(s.b) > 0 {
 		_, s.err = s.w.Write(s.b)
@@ -233,7 +240,7 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	}
 	body := httpbody.NewResponse(w, r, resp.contentType(w.Header()))
 	buffer := buffers.Get()
-	s := &stream{b: *buffer, w: body}
+	s := &stream{b: *buffer, w: body, ended: resp.ended}
 	if resp.columns != nil {
 		resp.columns.begin(s)
 	}

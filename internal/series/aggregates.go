@@ -135,3 +135,17 @@ func (s Aggrs) Of(parts []Part) []Part {
 	}
 	return kept
 }
+
+// SamplesOf returns the number of samples in the headers of chunks.
+func SamplesOf(chunks []Chunk) (n int) {
+	var room [PartsMax]Part
+	for i := range chunks {
+		parts, _ := chunks[i].AppendParts(room[:0]) // the reader of a corrupt chunk returns the error
+		for _, p := range parts {
+			if len(p.Data) >= 2 {
+				n += int(binary.BigEndian.Uint16(p.Data))
+			}
+		}
+	}
+	return n
+}

@@ -65,10 +65,37 @@ export const checks = {
     await until("one block", async () => (await page.locator(".block-table tbody tr").count()) === 1 && address(page).get("find") === "level:2");
   },
 
+  async "running queries are listed with their cost, and ended"(tab) {
+    const { page } = tab;
+    const one = (id, query) => ({ id, kind: "range", query, begun: "2026-01-09T10:00:00Z", seconds: 12.34, stage: "evaluating", client: "10.0.0.1:5000", userAgent: "Grafana/12", estimatedSamples: 5_000_000, series: 1200, samples: 144_000, chunkBytes: 3 << 20 });
+    let queries = [one("7-1", "sum(rate(a[5m]))"), one("7-2", "count({b=~\".+\"})")];
+    let cancelable = false;
+    const ended = [];
+    await page.route("**/api/v1/queries/running", (r) => r.fulfill(success({ cancelable, queries })));
+    await page.route("**/api/v1/queries/running/*/cancel", (r) => {
+      ended.push(`${r.request().method()} ${new URL(r.request().url()).pathname.split("/").at(-2)}`);
+      queries = queries.slice(1);
+      return r.fulfill(success({ id: "7-1" }));
+    });
+    await page.goto(`${tab.base}/queries`);
+    const rows = page.locator("table.data tbody tr");
+    await until("both queries", async () => (await rows.count()) === 2);
+    const row = await rows.first().innerText();
+    check(/sum\(rate\(a\[5m\]\)\)[\s\S]*10\.0\.0\.1:5000[\s\S]*evaluating[\s\S]*12\.3/.test(row), row);
+    check((await page.getByRole("button", { name: "End" }).count()) === 0 && (await page.getByText("--web.enable-admin-api").count()) === 1, "a query can be ended without the admin API");
+    cancelable = true;
+    await page.getByRole("button", { name: "End" }).first().click(); // after the next refresh
+    await until("one query", async () => (await rows.count()) === 1);
+    check(ended.join() === "POST 7-1", ended.join());
+    queries = [];
+    await page.getByText("No query is running").waitFor();
+    await screenshot(page, "queries");
+  },
+
   async "a server that has blocks only opens its blocks, by label set"(tab) {
     const { page } = tab;
     tab.tolerated.push(/status of 404/);
-    await features(page, { alertmanagers: false, alerts: false, blocks: true, config: false, flags: false, flames: false, notifications: false, profiles: false, query: false, rules: false, sd: false, stores: false, targets: false, tsdb: false });
+    await features(page, { alertmanagers: false, alerts: false, blocks: true, config: false, flags: false, flames: false, notifications: false, profiles: false, queries: false, query: false, rules: false, sd: false, stores: false, targets: false, tsdb: false });
     const from = Date.UTC(2026, 0, 1);
     const blocks = Array.from({ length: 40 }, (_, i) => meta(`01${String(i).padStart(24, "0")}`, from + 2 * i * HOUR, 2, thanos(i % 2 ? "eu" : "us", i % 4 < 2 ? 0 : 300_000)));
     await page.route("**/api/v1/blocks", (r) => r.fulfill(success({ err: "the disk is away", label: "", refreshedAt: "2026-01-09T10:00:00.123456789Z", blocks })));
@@ -77,7 +104,7 @@ export const checks = {
     check(new URL(page.url()).pathname.endsWith("/blocks"), page.url());
     check((await page.getByText("The bucket could not be listed").innerText()).includes("the disk is away"), "no warning of a failed list");
     for (const name of ["Query", "Profiles", "Targets", "Alerts"]) check((await page.getByRole("link", { name, exact: true }).count()) === 0, `${name} is in the navigation`);
-    for (const name of ["Flags", "TSDB", "Configuration", "Stores"]) check((await page.getByRole("link", { name, exact: true }).count()) === 0, `${name} is in the navigation`);
+    for (const name of ["Flags", "TSDB", "Configuration", "Stores", "Queries"]) check((await page.getByRole("link", { name, exact: true }).count()) === 0, `${name} is in the navigation`);
     await page.getByLabel("Filter by ULID").fill('cluster="eu" 5 min');
     await until("ten blocks of one set", async () => (await page.locator(".block-table tbody tr").count()) === 10);
     await screenshot(page, "blocks-bucket");

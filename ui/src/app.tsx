@@ -84,7 +84,7 @@ function Guarded({ children }: { children: ComponentChildren }) {
 
 /** The query page names itself after its query. */
 const TITLES: Record<Exclude<Route, "query">, string> = {
-  "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration", "stores": "Stores",
+  "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration", "stores": "Stores", "queries": "Queries",
   "alerts": "Alerts", "rules": "Rules", "service-discovery": "Service discovery", "alertmanager-discovery": "Alertmanagers", "blocks": "Blocks",
 };
 
@@ -113,7 +113,7 @@ const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
   ["profiles", "Profiles", ["profiles"]],
   ["alerts", "Alerts", ["alerts", "rules", "alertmanager-discovery"]],
   ["targets", "Targets", ["targets", "service-discovery"]],
-  ["status", "Status", ["status", "tsdb-status", "blocks", "flags", "config", "stores"]],
+  ["status", "Status", ["status", "tsdb-status", "blocks", "flags", "config", "stores", "queries"]],
 ];
 
 /** Pages of the header that need a part of the server. */

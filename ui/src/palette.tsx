@@ -23,7 +23,7 @@ const FUNCTIONS_BACK_S = 3600;
 
 const PAGES: readonly (readonly [Route, string, string])[] = [
   ["query", "Query", "query"], ["profiles", "Profiles", "profiles"], ["alerts", "Alerts", "alerts"], ["rules", "Rules", "rules"], ["alertmanager-discovery", "Alertmanagers", "alertmanagers"], ["blocks", "Blocks", "blocks"], ["targets", "Targets", "targets"],
-  ["service-discovery", "Service discovery", "sd"], ["status", "Server status", ""], ["tsdb-status", "TSDB status", "tsdb"], ["flags", "Flags", "flags"], ["config", "Configuration", "config"], ["stores", "Stores", "stores"],
+  ["service-discovery", "Service discovery", "sd"], ["status", "Server status", ""], ["tsdb-status", "TSDB status", "tsdb"], ["flags", "Flags", "flags"], ["config", "Configuration", "config"], ["stores", "Stores", "stores"], ["queries", "Running queries", "queries"],
 ];
 
 interface Names { names?: string[] }

@@ -1,7 +1,6 @@
 package fanout
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -23,20 +22,6 @@ func (p *asyncSeriesSet) AtFloats() series.Floats { return p.set.current() }
 // to the limit of bytes, because a chunk of a constant value has four samples per byte.
 const pointsMax = 4 << 20
 
-// samplesOf returns the number of samples in the headers of chunks.
-func samplesOf(chunks []series.Chunk) (n int) {
-	var room [series.PartsMax]series.Part
-	for i := range chunks {
-		parts, _ := chunks[i].AppendParts(room[:0]) // the reader of a corrupt chunk returns the error
-		for _, p := range parts {
-			if len(p.Data) >= 2 {
-				n += int(binary.BigEndian.Uint16(p.Data))
-			}
-		}
-	}
-	return n
-}
-
 // replicas is a pool of buffers, each for the samples of two replicas.
 var replicas = sync.Pool{New: func() any { return new([2][]promql.FPoint) }}
 
@@ -48,7 +33,7 @@ const replicaPointsMax = 1 << 16
 // iterators, which merge and deduplicate. ok is false if the series has histograms or more than pointsMax samples.
 func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []promql.FPoint, ok bool, err error) {
 	if !slices.ContainsFunc(s.chunks, func(c series.Chunk) bool { return c.Encoding != chunkenc.EncXOR }) {
-		many := samplesOf(s.chunks) > pointsMax
+		many := series.SamplesOf(s.chunks) > pointsMax
 		switch {
 		case overlap(s.chunks) && !many:
 			if merged, ok := s.appendReplicas(to); ok {

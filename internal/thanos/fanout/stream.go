@@ -33,7 +33,8 @@ type storeStream struct {
 	shard   *storeapi.ShardFilter // selects the shard that the store cannot select; nil: none
 	memory  streamMemory
 	traffic traffic
-	span    trace.Span // ended by close
+	reading *series.Reading // of the query; may be nil
+	span    trace.Span      // ended by close
 
 	labels  []byte
 	chunks  []series.Chunk
@@ -87,6 +88,7 @@ func (s *storeStream) receive() bool {
 func (s *storeStream) send() {
 	var ctx context.Context
 	s.traffic.begun = time.Now()
+	s.reading = series.ReadingOf(s.call.ctx)
 	ctx, s.span = startSpan(s.call.ctx, "store", attribute.String("store", s.store.address))
 	s.stream = s.store.client.Series(ctx, s.request)
 }
@@ -102,14 +104,16 @@ func (s *storeStream) take() error {
 	s.traffic.bytes += len(received)
 	s.labels = s.replica.remove(received)
 	s.chunks = s.stream.Chunks()
-	s.traffic.samples += samplesOf(s.chunks)
+	samples, size := series.SamplesOf(s.chunks), 0
 	for _, c := range s.chunks {
 		if c.MinMS > c.MaxMS {
 			return fmt.Errorf("%w: a chunk ends before it begins", storeapi.ErrCorrupt)
 		}
-		s.traffic.bytes += len(c.Data)
+		size += len(c.Data)
 	}
+	s.traffic.samples, s.traffic.bytes = s.traffic.samples+samples, s.traffic.bytes+size
 	s.traffic.chunks += len(s.chunks)
+	s.reading.Add(samples, size)
 	return nil
 }
 

@@ -102,6 +102,13 @@ export class Server {
     });
   }
 
+  /** Sends a POST without a body to `path` below /api/v1. */
+  async post<T>(path: string): Promise<APIResult<T>> {
+    const began = performance.now();
+    return this.fetched(`${this.base}api/v1/${path}`, { method: "POST", signal: new AbortController().signal }, (response, body) =>
+      resultOf(response, decode<T>(response, new TextDecoder().decode(body)), performance.now() - began, body.byteLength));
+  }
+
   /** A range query. Its response, columns or JSON, is scanned while it arrives: `params` has start, end and step in seconds. */
   async range(params: Params, signal: AbortSignal): Promise<APIResult<RangeData>> {
     const began = performance.now();

@@ -1,7 +1,7 @@
 // Addresses of the page. All are one level deep, so that "./" is the base under any prefix a proxy may put in front; the
 // names are Prometheus' own, so that its links and people's fingers find them.
 
-export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores" | "alerts" | "rules" | "service-discovery" | "alertmanager-discovery" | "blocks";
+export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores" | "queries" | "alerts" | "rules" | "service-discovery" | "alertmanager-discovery" | "blocks";
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "": "query",
@@ -14,6 +14,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   flags: "flags",
   config: "config",
   stores: "stores",
+  queries: "queries",
   alerts: "alerts",
   rules: "rules",
   "service-discovery": "service-discovery",

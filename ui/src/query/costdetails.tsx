@@ -10,7 +10,7 @@ type Counted = QueryData & { stats?: QueryStats; analysis?: Analysis };
 
 interface Props { result: APIResult<QueryData>; counted: boolean; onCount: (on: boolean) => void }
 
-const NAMES: Readonly<Record<string, string>> = { queue: "Waiting in the queue", slots: "Waiting for slots", cache: "Reading the cache", fetch: "Waiting for downstream" };
+const NAMES: Readonly<Record<string, string>> = { queue: "Waiting in the queue", slots: "Waiting for slots", cache: "Reading the cache", fetch: "Waiting for downstream", splice: "Joining responses" };
 
 const TIMINGS: readonly (readonly [string, string])[] = [
   ["execQueueTime", "Waiting for the engine"], ["queryPreparationTime", "Preparing"], ["innerEvalTime", "Evaluating"], ["resultSortTime", "Sorting"],

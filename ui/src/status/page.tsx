@@ -12,13 +12,14 @@ import { CopyButton, Empty, Failure, Filter, Progress, SubNav } from "../parts/s
 import { useSearchParam } from "../parts/searchparam.ts";
 import { usePrefs } from "../prefs.ts";
 import { Blocks } from "./blocks.tsx";
+import { Queries } from "./queries.tsx";
 import { Stores } from "./stores.tsx";
 import { Yaml } from "./yaml.tsx";
 
-const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["blocks", "Blocks"], ["flags", "Flags"], ["config", "Configuration"], ["stores", "Stores"]];
+const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["blocks", "Blocks"], ["flags", "Flags"], ["config", "Configuration"], ["stores", "Stores"], ["queries", "Queries"]];
 
 /** Sections by the feature that they need; others are always there. */
-const NEEDS: Partial<Record<Route, string>> = { "tsdb-status": "tsdb", blocks: "blocks", flags: "flags", config: "config", stores: "stores" };
+const NEEDS: Partial<Record<Route, string>> = { "tsdb-status": "tsdb", blocks: "blocks", flags: "flags", config: "config", stores: "stores", queries: "queries" };
 
 export function StatusPage({ route }: { route: Route }) {
   const features = useFeatures();
@@ -35,6 +36,7 @@ export function StatusPage({ route }: { route: Route }) {
       {route === "flags" && <Flags />}
       {route === "config" && <Config />}
       {route === "stores" && <Stores />}
+      {route === "queries" && <Queries />}
     </div>
   );
 }

@@ -208,6 +208,7 @@ type SeriesRequest struct {
 	CallSite  []string // count only stacks that begin with these functions, root first
 	Limit     int      // number of series, greatest totals first; 0: all
 	Exemplars bool     // return one profile with each point
+	Spans     bool     // with Exemplars: return a span of a trace, not a profile; without CallSite only
 }
 
 // SeriesResult is owned by the caller until Close. Nothing of it may be used after Close.
@@ -220,6 +221,9 @@ type SeriesResult struct {
 	// omits them.
 	Sets    [][]byte
 	GroupBy []string // sorted
+	// Spans holds the spans to which Exemplar.Span refers; nil if the exemplars are profiles. Spans[0] stands for no
+	// span: a point whose exemplar refers to it has no exemplar.
+	Spans []Span
 
 	release func()
 }
@@ -256,15 +260,13 @@ type Exemplar struct {
 	TimeNS int64
 	Value  int64  // sum of the profile's rows in the step
 	Set    uint32 // number of its label set in SeriesResult.Sets
+	Span   uint32 // number of its span in SeriesResult.Spans; then Value is the sum of the span's samples
 }
 
 // HeatmapRequest selects profiles, or spans, to be counted by time and value. The slot at timestamp t counts the
 // profiles in (t-StepMS, t], as a point of a SeriesRequest does. Exemplars are one for each interval of values in a
-// slot. Average and CallSite are not used.
-type HeatmapRequest struct {
-	SeriesRequest
-	Spans bool // count spans of traces, not profiles
-}
+// slot. With Spans, they count spans of traces, not profiles. Average and CallSite are not used.
+type HeatmapRequest struct{ SeriesRequest }
 
 // Heatmap is the result of a HeatmapRequest.
 type Heatmap struct {

@@ -2,6 +2,8 @@ package profiles
 
 import (
 	"bytes"
+	"encoding/hex"
+	"fmt"
 	"slices"
 
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
@@ -27,6 +29,22 @@ const (
 type Span struct {
 	ID    uint64
 	Trace TraceID
+}
+
+// IDText returns the span's ID in hexadecimal digits; "" if there is no span.
+func (s *Span) IDText() string {
+	if s.ID == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", s.ID)
+}
+
+// TraceText returns the trace's ID in hexadecimal digits; "" if the trace is unknown.
+func (s *Span) TraceText() string {
+	if s.Trace == (TraceID{}) {
+		return ""
+	}
+	return hex.EncodeToString(s.Trace[:])
 }
 
 // Splitter groups the samples of a profile by their text labels. It ignores labels that identify one request, labels

@@ -1,7 +1,9 @@
 package api
 
 import (
+	stdgzip "compress/gzip"
 	"fmt"
+	"io"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+	"github.com/ferula-io/ferula/promjson/gzip"
 )
 
 // elementsMax is the limit of messages and elements of repeated fields in a request. It is
@@ -28,13 +31,16 @@ type codec struct {
 	unmarshal func(b []byte, m proto.Message) error
 }
 
-// codecs are the handler options for the encodings of messages.
+// codecs are the handler options for the encodings of messages. Responses are compressed by the writer that also
+// compresses responses of metrics: with exemplars it needs a fraction of the CPU of the standard library's.
 func codecs() []connect.HandlerOption {
 	protobuf := codec{"proto", profilepb.Encoder.AppendProto, proto.MarshalOptions{}.MarshalAppend, unmarshalProto}
 	json := codec{"json", profilepb.Encoder.AppendJSON, protojson.MarshalOptions{}.MarshalAppend, unmarshalJSON}
 	utf8 := json
 	utf8.name = "json; charset=utf-8"
-	return []connect.HandlerOption{connect.WithCodec(protobuf), connect.WithCodec(json), connect.WithCodec(utf8)}
+	return []connect.HandlerOption{connect.WithCodec(protobuf), connect.WithCodec(json), connect.WithCodec(utf8),
+		connect.WithCompression("gzip", func() connect.Decompressor { return &stdgzip.Reader{} },
+			func() connect.Compressor { return gzip.NewWriter(io.Discard) })}
 }
 
 func unmarshalProto(b []byte, m proto.Message) error {

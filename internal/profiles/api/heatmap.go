@@ -67,13 +67,7 @@ func heatmapSeries(s *profiles.HeatmapSeries) *profilepb.HeatmapSeries {
 		for j := range slot.Exemplars {
 			x := &slot.Exemplars[j]
 			exemplar := &profilepb.Exemplar{Timestamp: x.TimeNS / 1e6, ProfileId: x.ID.String(), Value: x.Value,
-				Labels: labelPairs(x.Labels)}
-			if x.Span.ID != 0 {
-				exemplar.SpanId = fmt.Sprintf("%016x", x.Span.ID)
-			}
-			if x.Span.Trace != (profiles.TraceID{}) {
-				exemplar.TraceId = fmt.Sprintf("%x", x.Span.Trace[:])
-			}
+				Labels: labelPairs(x.Labels), SpanId: x.Span.IDText(), TraceId: x.Span.TraceText()}
 			to.Exemplars = append(to.Exemplars, exemplar)
 		}
 		out.Slots = append(out.Slots, to)

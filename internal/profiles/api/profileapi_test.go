@@ -92,6 +92,9 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 		set := labelenc.AppendLabel(labelenc.AppendLabel(nil, "pod", "x"), "service_name", "a")
 		a.Sets, a.GroupBy = [][]byte{labelenc.AppendLabel(nil, "pod", "w"), set}, []string{"service_name"}
 		a.Series[0].Exemplars = []profiles.Exemplar{{ID: profiles.ID{15: 2}, TimeNS: 14_999_000_000, Value: 1}, {ID: profiles.ID{15: 1}, TimeNS: 29_999_000_001, Value: 5, Set: 1}}
+		if r.Spans {
+			a.Series[0].Exemplars[1].Span, a.Spans = 1, []profiles.Span{{}, {ID: 0xabc}}
+		}
 	}
 	return a, nil
 }
@@ -276,7 +279,7 @@ func TestServer_BadRequestErrorNamesTheReason(t *testing.T) {
 		{"SelectSeries", whole(`limit="-1"`), 400, "invalid_argument", "limit -1"},
 		{"SelectSeries", whole(`profileTypeID="cpu"`), 400, "invalid_argument", `profile type \"cpu\"`},
 		{"SelectSeries", whole(`profileTypeID=`), 400, "invalid_argument", `profile type \"\"`},
-		{"SelectSeries", whole(`exemplarType="EXEMPLAR_TYPE_SPAN"`), 501, "unimplemented", "EXEMPLAR_TYPE_SPAN"},
+		{"SelectSeries", whole(`exemplarType="EXEMPLAR_TYPE_SPAN"`), 200, "", `"spanId":"0000000000000abc"`},
 		{"SelectSeries", whole(`exemplarType=77`), 400, "invalid_argument", "exemplar_type 77"},
 		{"SelectSeries", whole(`start="a"`), 400, "invalid_argument", "start"},
 		{"SelectSeries", `{`, 400, "invalid_argument", "unmarshal"},

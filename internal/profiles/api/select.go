@@ -169,7 +169,7 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	case profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL:
 		r.Exemplars = true
 	case profilepb.ExemplarType_EXEMPLAR_TYPE_SPAN:
-		return r, unimplemented("EXEMPLAR_TYPE_SPAN")
+		r.Exemplars, r.Spans = true, true
 	default:
 		return r, badRequest{fmt.Errorf("exemplar_type %d is unknown", m.GetExemplarType())}
 	}

@@ -1,6 +1,8 @@
 package profilepb
 
 import (
+	"bytes"
+	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -20,22 +22,25 @@ type Encoder interface {
 // SeriesEncoder encodes a querier.v1.SelectSeriesResponse.
 type SeriesEncoder struct{ Result *profiles.SeriesResult }
 
-// setEncoder encodes the label sets of exemplars. It encodes each set once, when the first
-// exemplar with this set is written. Later exemplars get a copy of the encoded set.
+// setEncoder encodes the label sets of exemplars. It encodes each set once, when the first exemplar with this set is
+// written. Later exemplars get a copy of the encoded set, also those whose equal set comes from another block.
 type setEncoder struct {
 	result *profiles.SeriesResult
 	encode func(dst, set []byte, without []string) []byte
-	text   []byte // the encoded sets, one after another, from offset 1 on: no span of an encoded set ends at 0
-	known  []span // where in text the set with this number is
+	text   []byte            // the encoded sets, one after another, from offset 1 on: no span of an encoded set ends at 0
+	known  []span            // where in text the set with this number is
+	first  map[uint64]uint32 // by hash: number of the first set of several equal ones
 }
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
 
-// setEncoders has encoders without a result, for the memory of text and known.
-var setEncoders = sync.Pool{New: func() any { return &setEncoder{} }}
+// setEncoders has encoders without a result, for the memory of text, known and first.
+var setEncoders = sync.Pool{New: func() any { return &setEncoder{first: map[uint64]uint32{}} }}
 
 // pooledSetBytes is the maximum memory of an encoder in setEncoders.
-const pooledSetBytes = 1 << 20
+const pooledSetBytes = 4 << 20
+
+var setSeed = maphash.MakeSeed()
 
 // newSetEncoder returns nil if the result has no sets. The caller releases the encoder.
 func newSetEncoder(result *profiles.SeriesResult, encode func(dst, set []byte, without []string) []byte) *setEncoder {
@@ -47,12 +52,13 @@ func newSetEncoder(result *profiles.SeriesResult, encode func(dst, set []byte, w
 	e.result, e.encode = result, encode
 	e.text, e.known = append(e.text[:0], 0), slices.Grow(e.known[:0], n)[:n]
 	clear(e.known)
+	clear(e.first)
 	return e
 }
 
 // release returns the encoder to the pool. The encoder may be nil.
 func (e *setEncoder) release() {
-	if e == nil || cap(e.text)+8*cap(e.known) > pooledSetBytes {
+	if e == nil || cap(e.text)+32*cap(e.known) > pooledSetBytes {
 		return
 	}
 	e.result, e.encode = nil, nil
@@ -63,11 +69,51 @@ func (e *setEncoder) release() {
 func (e *setEncoder) get(number uint32) []byte {
 	at := &e.known[number]
 	if at.to == 0 {
-		from := len(e.text)
-		e.text = e.encode(e.text, e.result.Sets[number], e.result.GroupBy)
-		*at = span{uint32(from), uint32(len(e.text))}
+		*at = e.spanOf(number)
 	}
 	return e.text[at.from:at.to]
+}
+
+// spanOf encodes a set, unless an equal set was encoded before.
+func (e *setEncoder) spanOf(number uint32) span {
+	set := e.result.Sets[number]
+	hash := maphash.Bytes(setSeed, set)
+	if first, ok := e.first[hash]; ok && bytes.Equal(e.result.Sets[first], set) {
+		return e.known[first]
+	}
+	e.first[hash] = number
+	from := len(e.text)
+	e.text = e.encode(e.text, set, e.result.GroupBy)
+	return span{uint32(from), uint32(len(e.text))}
+}
+
+// exemplar returns the exemplar of a point and its span. Both may be nil.
+func (a *SeriesEncoder) exemplar(s *profiles.Series, point int) (*profiles.Exemplar, *profiles.Span) {
+	if len(s.Exemplars) == 0 {
+		return nil, nil
+	}
+	x := &s.Exemplars[point]
+	switch {
+	case a.Result.Spans == nil:
+		return x, nil
+	case x.Span == 0:
+		return nil, nil
+	}
+	return x, &a.Result.Spans[x.Span]
+}
+
+// grow grows dst by the estimated size of the message, so that it is usually not copied again. point and exemplar are
+// the bytes of a point and of an exemplar without labels. The exemplars of a series have labels of about the same size.
+func (a *SeriesEncoder) grow(dst []byte, sets *setEncoder, point, exemplar int) []byte {
+	size := 0
+	for i := range a.Result.Series {
+		s, each := &a.Result.Series[i], point
+		if len(s.Exemplars) > 0 {
+			each += exemplar + len(sets.get(s.Exemplars[0].Set))
+		}
+		size += 2*len(s.Labels) + point + len(s.Points)*each
+	}
+	return slices.Grow(dst, size)
 }
 
 // MergeEncoder encodes a SelectMergeStacktracesResponse in one of its four formats: the field

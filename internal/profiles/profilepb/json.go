@@ -130,16 +130,22 @@ func appendSetJSON(dst, set []byte, without []string) []byte {
 	return append(dst, ']')
 }
 
-// appendExemplarJSON appends an exemplar. set is its encoded label set.
-func appendExemplarJSON(dst []byte, x *profiles.Exemplar, set []byte) []byte {
+// appendExemplarJSON appends an exemplar. span may be nil; set is the encoded label set.
+func appendExemplarJSON(dst []byte, x *profiles.Exemplar, span *profiles.Span, set []byte) []byte {
 	o := open(dst)
 	o.int64("timestamp", x.TimeNS/1e6)
 	o.key("profileId")
 	o.b = append(x.ID.Append(append(o.b, '"')), '"')
+	if span != nil {
+		o.text("spanId", span.IDText())
+	}
 	o.int64("value", x.Value)
 	if len(set) > 0 {
 		o.key("labels")
 		o.b = append(o.b, set...)
+	}
+	if span != nil {
+		o.text("traceId", span.TraceText())
 	}
 	return o.close()
 }
@@ -148,7 +154,7 @@ func appendExemplarJSON(dst []byte, x *profiles.Exemplar, set []byte) []byte {
 func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 	sets := newSetEncoder(a.Result, appendSetJSON)
 	defer sets.release()
-	o := open(dst)
+	o := open(a.grow(dst, sets, 52, 140))
 	o.list("series", len(a.Result.Series), func(dst []byte, i int) []byte {
 		s := &a.Result.Series[i]
 		o := open(dst)
@@ -157,10 +163,9 @@ func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 			o := open(dst)
 			o.double("value", s.Points[j].Value)
 			o.int64("timestamp", s.Points[j].TimeMS)
-			if len(s.Exemplars) > 0 {
-				x := &s.Exemplars[j]
+			if x, span := a.exemplar(s, j); x != nil {
 				o.key("exemplars")
-				o.b = append(appendExemplarJSON(append(o.b, '['), x, sets.get(x.Set)), ']')
+				o.b = append(appendExemplarJSON(append(o.b, '['), x, span, sets.get(x.Set)), ']')
 			}
 			return o.close()
 		})

@@ -78,7 +78,12 @@ func (r source) exemplar(s *profiles.SeriesResult, all *[][]*LabelPair) (profile
 		pairs = (*all)[x.Set]
 	}
 	pairs = slices.DeleteFunc(slices.Clone(pairs), func(p *LabelPair) bool { return slices.Contains(s.GroupBy, p.Name) })
-	return x, &Exemplar{Timestamp: x.TimeNS / 1e6, ProfileId: "ab000000-0010-0000-0000-000000000001", Value: x.Value, Labels: pairs}
+	want := &Exemplar{Timestamp: x.TimeNS / 1e6, ProfileId: "ab000000-0010-0000-0000-000000000001", Value: x.Value, Labels: pairs}
+	if s.Spans != nil {
+		x.Span = uint32(r.IntN(len(s.Spans)))
+		want.SpanId, want.TraceId = []string{"", "00000000000000ab", "ffffffffffffffff"}[x.Span], []string{"", "", "01000000000000000000000000000002"}[x.Span]
+	}
+	return x, want
 }
 
 func (r source) flame() (*profiles.FlameGraph, *FlameGraph) {
@@ -101,6 +106,9 @@ func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(1, 2))}
 	for range 300 {
 		got, want := &profiles.SeriesResult{GroupBy: [][]string{nil, {"n0"}, {"n1", "n2"}, {"n0", "n1", "n2", "n3"}}[r.IntN(4)]}, &SelectSeriesResponse{}
+		if r.IntN(2) == 0 { // the first stands for no span: the point has no exemplar
+			got.Spans = []profiles.Span{{}, {ID: 0xab}, {ID: 1<<64 - 1, Trace: profiles.TraceID{0: 1, 15: 2}}}
+		}
 		var all [][]*LabelPair
 		sets, wantSets := &LabelSetsEncoder{}, &SeriesResponse{}
 		for range r.IntN(4) {
@@ -111,7 +119,10 @@ func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 				wp := &Point{Timestamp: p.TimeMS, Value: p.Value}
 				if exemplars {
 					x, wx := r.exemplar(got, &all)
-					s.Exemplars, wp.Exemplars = append(s.Exemplars, x), []*Exemplar{wx}
+					s.Exemplars = append(s.Exemplars, x)
+					if got.Spans == nil || x.Span > 0 {
+						wp.Exemplars = []*Exemplar{wx}
+					}
 				}
 				s.Points, w.Points = append(s.Points, p), append(w.Points, wp)
 			}

@@ -76,8 +76,12 @@ func retagged(dst, set []byte, tag byte, without []string) []byte {
 	return dst
 }
 
-// appendPoint appends a point. x may be nil; set is its encoded label set.
-func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, set []byte) []byte {
+// appendPoint appends a point. x may be nil, and so may its span; set is the encoded label set.
+func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, span *profiles.Span, set []byte) []byte {
+	var spanID, traceID string
+	if span != nil {
+		spanID, traceID = span.IDText(), span.TraceText()
+	}
 	size, exemplar, timeMS := sizeInt(p.TimeMS), 0, int64(0)
 	bits := math.Float64bits(p.Value)
 	if bits != 0 {
@@ -85,7 +89,8 @@ func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, set []byte
 	}
 	if x != nil {
 		timeMS = x.TimeNS / 1e6
-		exemplar = sizeInt(timeMS) + 2 + profiles.IDBytes + sizeInt(x.Value) + len(set)
+		exemplar = sizeInt(timeMS) + 2 + profiles.IDBytes + sizeInt(x.Value) + len(set) + sizeBytes(len(spanID)) +
+			sizeBytes(len(traceID))
 		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
 	}
 	// dst grows once for the whole point, so that the capacity is not checked for each byte.
@@ -106,8 +111,10 @@ func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, set []byte
 		at = putInt(out, at, varint1, timeMS)
 		out[at], out[at+1] = bytes2, profiles.IDBytes
 		x.ID.Put(out[at+2:])
-		at = putInt(out, at+2+profiles.IDBytes, varint4, x.Value)
+		at = putText(out, at+2+profiles.IDBytes, bytes3, spanID)
+		at = putInt(out, at, varint4, x.Value)
 		at += copy(out[at:], set)
+		at = putText(out, at, bytes6, traceID)
 	}
 	return out[:at]
 }
@@ -121,6 +128,15 @@ func putInt(out []byte, at int, tag byte, v int64) int {
 	return putVarint(out, at+1, uint64(v))
 }
 
+// putText writes a field of less than 128 bytes at an offset and returns the offset after it.
+func putText(out []byte, at int, tag byte, text string) int {
+	if text == "" {
+		return at
+	}
+	out[at], out[at+1] = tag, byte(len(text))
+	return at + 2 + copy(out[at+2:], text)
+}
+
 // putVarint writes a varint at an offset and returns the offset after it.
 func putVarint(out []byte, at int, v uint64) int {
 	for ; v >= 0x80; at++ {
@@ -131,40 +147,24 @@ func putVarint(out []byte, at int, v uint64) int {
 	return at + 1
 }
 
-// protoBytes estimates the size of the message from the size of its first point. AppendProto
-// grows dst by this size, so that it is usually not copied again.
-func (a *SeriesEncoder) protoBytes() int {
-	const plain, withExemplar = 20, 80 // bytes of a point
-	size, point := 0, 0
-	for i := range a.Result.Series {
-		s := &a.Result.Series[i]
-		if point == 0 && len(s.Exemplars) > 0 {
-			point = withExemplar + len(a.Result.Sets[s.Exemplars[0].Set])
-		} else if point == 0 {
-			point = plain
-		}
-		size += len(s.Labels) + 2*binary.MaxVarintLen32 + len(s.Points)*point
-	}
-	return size
-}
-
 // AppendProto implements Encoder.
 func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 	sets := newSetEncoder(a.Result, func(dst, set []byte, without []string) []byte {
 		return retagged(dst, set, bytes5, without)
 	})
 	defer sets.release()
-	dst = slices.Grow(dst, a.protoBytes())
+	dst = a.grow(dst, sets, 20, 60)
 	for i := range a.Result.Series {
 		s := &a.Result.Series[i]
 		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
 			dst = append(dst, s.Labels...)
 			for j := range s.Points {
-				if len(s.Exemplars) == 0 {
-					dst = appendPoint(dst, &s.Points[j], nil, nil)
-				} else {
-					dst = appendPoint(dst, &s.Points[j], &s.Exemplars[j], sets.get(s.Exemplars[j].Set))
+				var set []byte
+				x, span := a.exemplar(s, j)
+				if x != nil {
+					set = sets.get(x.Set)
 				}
+				dst = appendPoint(dst, &s.Points[j], x, span, set)
 			}
 			return dst
 		})

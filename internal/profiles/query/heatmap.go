@@ -36,8 +36,8 @@ func (e *Engine) Heatmap(ctx context.Context, req *profiles.HeatmapRequest) (*pr
 	if err != nil || steps.Count == 0 {
 		return &profiles.Heatmap{}, err
 	}
-	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, steps.FromNS+1,
-		steps.FromNS+int64(steps.Count)*steps.StepNS)
+	minNS, maxNS := steps.Range()
+	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, minNS, maxNS)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (h *heatmap) source(ctx context.Context, src block.Source) error {
 	if !any {
 		return nil
 	}
-	minNS, maxNS := h.steps.FromNS+1, h.steps.FromNS+int64(h.steps.Count)*h.steps.StepNS
+	minNS, maxNS := h.steps.Range()
 	number := uint32(len(h.from))
 	h.from, h.labels, h.spans = append(h.from, src), append(h.labels, series), append(h.spans, nil)
 	if h.req.Spans {

@@ -479,6 +479,7 @@ func checkAgainstNaive(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, 
 		checkSpans(t, r, e, rows, req)
 	}
 	checkHeatmap(t, r, e, rows)
+	checkSpanExemplars(t, r, e)
 }
 
 func TestEngine_EqualsANaiveReference(t *testing.T) {

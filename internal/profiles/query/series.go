@@ -38,6 +38,10 @@ type selection struct {
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
 	sets      [][]byte // label sets of exemplars: those of series, and those made by commonSet
+
+	spans []*block.TraceSpans  // of the scanned sources, if exemplars are spans
+	best  map[pointKey]pointOf // the greatest spans
+	found []profiles.Span      // the spans of exemplars
 }
 
 type group struct {
@@ -82,6 +86,7 @@ func (s *selection) reset() {
 	s.groups, s.order, s.keys = s.groups[:0], s.order[:0], s.keys[:0]
 	s.groupOf, s.series = s.groupOf[:0], s.series[:0]
 	s.results, s.points, s.exemplars, s.sets = s.results[:0], s.points[:0], s.exemplars[:0], s.sets[:0]
+	s.spans, s.best, s.found = nil, nil, nil
 }
 
 // steps checks a request's range and converts it to steps. It skips the steps before 1970, which
@@ -120,8 +125,11 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	if steps.Count == 0 {
 		return profiles.NewSeriesResult(nil), nil
 	}
-	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, steps.FromNS+1,
-		steps.FromNS+int64(steps.Count)*steps.StepNS)
+	if req.Spans && len(req.CallSite) > 0 {
+		return nil, fmt.Errorf("%w: exemplars that are spans cannot be limited to a call site", profiles.ErrBadRequest)
+	}
+	minNS, maxNS := steps.Range()
+	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, minNS, maxNS)
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +138,10 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	var held int64
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
-		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = steps, req.Exemplars, e.pointsMax
+		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = steps, req.Exemplars && !req.Spans, e.pointsMax
 		err := p.each(ctx, func(src block.Source) (err error) {
 			if err = s.source(ctx, view, src, req, p.sources); err == nil {
-				held, err = view.Lease.Grow(held, s.bytes(req.Exemplars))
+				held, err = view.Lease.Grow(held, s.bytes(req))
 			}
 			return err
 		})
@@ -153,7 +161,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	result := profiles.NewSeriesResult(s.release)
 	result.Series, result.Warnings, result.GroupBy = s.results, warnings, s.groupBy
 	if req.Exemplars {
-		result.Sets = s.sets
+		result.Sets, result.Spans = s.sets, s.found
 	}
 	return result, nil
 }
@@ -163,13 +171,17 @@ const (
 	accumulatorBytes = 40
 	sumBytes         = 16
 	exemplarBytes    = 40 + 24
+	spanBytes        = 24 + 2*(pointBytes+8) // a map grows to twice its entries
 )
 
 // bytes estimates the memory of the accumulators, and of the points that will be built from them.
-func (s *selection) bytes(exemplars bool) int64 {
+func (s *selection) bytes(req *profiles.SeriesRequest) int64 {
 	each := int64(accumulatorBytes + sumBytes)
-	if exemplars {
+	if req.Exemplars {
 		each += exemplarBytes
+	}
+	if req.Spans {
+		each += spanBytes
 	}
 	return each*int64(len(s.scan.Accumulators)) + 64*int64(len(s.groups))
 }
@@ -194,7 +206,11 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 	}
 	if len(req.CallSite) == 0 {
 		s.series = append(s.series, series)
-		return s.scan.Source(ctx, src, groupOf, len(s.groups))
+		err := s.scan.Source(ctx, src, groupOf, len(s.groups))
+		if err == nil && req.Exemplars && req.Spans {
+			err = s.addSpans(ctx, view, src, groupOf)
+		}
+		return err
 	}
 	counted := []bool{false} // the root
 	for i := range src.Parts() {
@@ -276,11 +292,14 @@ func (s *selection) result(ctx context.Context, p *pass, startMS int64, req *pro
 	if req.Exemplars {
 		s.exemplars = slices.Grow(s.exemplars[:0], points)
 		s.numberSets()
+		if req.Spans {
+			s.found = append(s.found, profiles.Span{}) // number 0: none
+		}
 	}
 	for _, g := range s.order {
 		from, fromExemplar := len(s.points), len(s.exemplars)
 		if req.Exemplars {
-			if err := s.exemplarsOf(ctx, p, int(g)); err != nil {
+			if err := s.exemplarsOf(ctx, p, int(g), req.Spans); err != nil {
 				return err
 			}
 		}
@@ -326,11 +345,19 @@ func (s *selection) pointsOf(g int, startMS int64, req *profiles.SeriesRequest) 
 
 // exemplarsOf appends the exemplars of a group's points. If a source fails, some exemplars are missing. They are not
 // returned, because another pass without that source follows.
-func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int) error {
+func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int, spans bool) error {
 	accumulators := s.scan.Group(g)
 	for i := range accumulators {
 		c := &accumulators[i]
 		if c.Rows == 0 {
+			continue
+		}
+		if spans {
+			x, err := s.spanExemplar(pointKey{int32(g), int32(i)})
+			if err != nil && (ctx.Err() != nil || !p.fault(err)) {
+				return err
+			}
+			s.exemplars = append(s.exemplars, x)
 			continue
 		}
 		if ref, ok := c.Series(); ok {

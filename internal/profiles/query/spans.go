@@ -121,6 +121,52 @@ func (p *pointOf) less(q *pointOf) bool {
 		cmp.Compare(p.source, q.source), cmp.Compare(p.row, q.row)) < 0
 }
 
+// pointKey is a point of a selection.
+type pointKey struct{ group, step int32 }
+
+// addSpans finds the exemplars of points among the spans of the source that was added last.
+func (s *selection) addSpans(ctx context.Context, view *store.View, src block.Source, groupOf []int32) error {
+	spans, err := traceSpans(view, src)
+	s.spans = append(s.spans, spans)
+	if err != nil || spans == nil {
+		return err
+	}
+	if s.best == nil {
+		s.best = map[pointKey]pointOf{}
+	}
+	minNS, maxNS := s.scan.Steps.Range()
+	return spanPoints(ctx, src, spans, groupOf, minNS, maxNS, func(p pointOf) error {
+		p.source = uint32(len(s.spans) - 1)
+		at := pointKey{p.group, int32(s.scan.Steps.Index(p.timeNS))}
+		if best, ok := s.best[at]; !ok || p.less(&best) {
+			s.best[at] = p
+		}
+		return nil
+	})
+}
+
+// spanExemplar returns the exemplar of a point. The point may have none.
+func (s *selection) spanExemplar(at pointKey) (x profiles.Exemplar, err error) {
+	p, ok := s.best[at]
+	if !ok {
+		return x, nil
+	}
+	row := store.Locator{Source: p.source, Row: p.row}
+	if x.ID, err = s.scan.ID(row); err != nil {
+		return x, err
+	}
+	src := s.scan.SourceAt(row)
+	c, err := src.Columns(int(p.row))
+	if err != nil {
+		return x, store.InSource(src, err)
+	}
+	x.TimeNS, x.Value, x.Span = p.timeNS, p.value, uint32(len(s.found))
+	x.Set = s.bases[p.source] + c.SeriesAt(int(p.row)-c.First)
+	trace := s.spans[p.source].TraceID(block.TraceSpan{Trace: p.trace})
+	s.found = append(s.found, profiles.Span{ID: p.span, Trace: trace})
+	return x, nil
+}
+
 // spanPoints calls f with a point for each span of a source whose row is in the range and belongs to a series with a
 // group.
 func spanPoints(ctx context.Context, src block.Source, spans *block.TraceSpans, groupOf []int32, minNS, maxNS int64,

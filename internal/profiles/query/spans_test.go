@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/store"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // checkSpans compares a merge of spans and traces with a naive one.
@@ -68,7 +71,8 @@ func checkHeatmap(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow) {
 	t.Helper()
 	over := randomSelect(r)
 	over.Tenant, over.Limit, over.Exemplars = "t", 0, true
-	req := &profiles.HeatmapRequest{SeriesRequest: *over, Spans: r.IntN(2) == 0}
+	over.Spans = r.IntN(2) == 0
+	req := &profiles.HeatmapRequest{SeriesRequest: *over}
 	type point struct {
 		group string
 		slot  int64
@@ -157,5 +161,54 @@ func checkHeatmap(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow) {
 	}
 	if !maps.Equal(counts, want) {
 		t.Fatalf("%+v:\n%v\nwant\n%v", req, counts, want)
+	}
+}
+
+// checkSpanExemplars compares the spans of a time series with those of a heat map: the exemplar of a point is the greatest
+// one of the slot.
+func checkSpanExemplars(t *testing.T, r *rand.Rand, e *Engine) {
+	t.Helper()
+	req := randomSelect(r)
+	req.Tenant, req.Limit, req.Exemplars, req.Spans, req.CallSite = "t", 0, true, true, nil
+	heat, err := e.Heatmap(context.Background(), &profiles.HeatmapRequest{SeriesRequest: *req})
+	must(t, err)
+	want := map[string]string{}
+	for _, s := range heat.Series {
+		for _, slot := range s.Slots {
+			x := &slot.Exemplars[len(slot.Exemplars)-1]
+			want[fmt.Sprintf("%q %d", s.Labels, slot.TimeMS)] = fmt.Sprintf("%v %d %d %q %+v", x.ID, x.TimeNS, x.Value, x.Labels, x.Span)
+		}
+	}
+	result, err := e.SelectSeries(context.Background(), req)
+	must(t, err)
+	defer result.Close()
+	plain := *req
+	plain.Exemplars, plain.Spans = false, false
+	sums, err := e.SelectSeries(context.Background(), &plain)
+	must(t, err)
+	defer sums.Close()
+	got := map[string]string{}
+	for i, s := range result.Series {
+		if !slices.Equal(s.Points, sums.Series[i].Points) {
+			t.Fatalf("%+v: points %v, want %v", req, s.Points, sums.Series[i].Points)
+		}
+		for j, x := range s.Exemplars {
+			if x.Span == 0 {
+				continue
+			}
+			set, err := labelenc.AppendWithout(nil, result.Sets[x.Set], result.GroupBy)
+			must(t, err)
+			got[fmt.Sprintf("%q %d", s.Labels, s.Points[j].TimeMS)] = fmt.Sprintf("%v %d %d %q %+v", x.ID, x.TimeNS, x.Value, set, result.Spans[x.Span])
+		}
+	}
+	if !maps.Equal(got, want) || len(result.Warnings) > 0 {
+		t.Fatalf("%+v: exemplars\n%v, want\n%v", req, got, want)
+	}
+}
+
+func TestSelectSeries_SpansOfACallSiteAreRefused(t *testing.T) {
+	req := &profiles.SeriesRequest{Tenant: "t", EndMS: 1, StepMS: 1, Exemplars: true, Spans: true, CallSite: []string{"main"}}
+	if _, err := New(Options{}, openStore(t, t.TempDir(), store.Options{})).SelectSeries(context.Background(), req); !errors.Is(err, profiles.ErrBadRequest) {
+		t.Errorf("got %v", err)
 	}
 }

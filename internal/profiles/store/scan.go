@@ -52,6 +52,9 @@ type Steps struct {
 	Count          int
 }
 
+// Range returns the range of all steps, inclusive.
+func (b *Steps) Range() (minNS, maxNS int64) { return b.FromNS + 1, b.FromNS + int64(b.Count)*b.StepNS }
+
 // Scan sums rows by group and step. If Exemplars is set, it finds for each sum the profile
 // with the greatest value. Sources are added one by one, each with the groups of its series.
 type Scan struct {
@@ -578,7 +581,8 @@ func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) er
 func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []int32, groups int, counted []bool) error {
 	s.sampled, s.singleRow = true, append(s.singleRow, false)
 	number := s.begin(src, groupOf, groups)
-	rows, err := RowsOf(ctx, src, groupOf, s.Steps.FromNS+1, s.Steps.FromNS+int64(s.Steps.Count)*s.Steps.StepNS)
+	minNS, maxNS := s.Steps.Range()
+	rows, err := RowsOf(ctx, src, groupOf, minNS, maxNS)
 	if err != nil {
 		return err
 	}

@@ -191,7 +191,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Idle && !rep.Interrupted {
 		select {
 		case <-time.After(took):
-			rep.Left.IdleCPUSeconds, rep.Right.IdleCPUSeconds = used(leftEnd, r.cpu(ctx, o.Left), rightEnd, r.cpu(ctx, o.Right))
+			left, right := r.cpu(ctx, o.Left), r.cpu(ctx, o.Right)
+			rep.Left.IdleCPUSeconds, rep.Right.IdleCPUSeconds = used(leftEnd, left, rightEnd, right)
 		case <-ctx.Done():
 		}
 	}

@@ -39,7 +39,7 @@ type stub struct {
 	asked    []url.Values      // of queries
 	lookups  []string          // path and parameters of other requests
 	metrics  string
-	onSecond func() // called by the second query
+	onSecond func(*http.Request) // called by the second query
 }
 
 func serve(t *testing.T, bodies map[string]string) *stub {
@@ -62,7 +62,7 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		s.asked = append(s.asked, r.Form)
 		if len(s.asked) == 2 && s.onSecond != nil {
-			s.onSecond()
+			s.onSecond(r)
 		}
 		key = r.Form.Get("query")
 	} else {
@@ -248,7 +248,10 @@ func TestCompare_ServersAreAskedInTurnWithinLimits(t *testing.T) {
 func TestCompare_AnInterruptedRunReportsWhatWasDone(t *testing.T) {
 	left, right := serve(t, nil), serve(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	left.onSecond = cancel
+	left.onSecond = func(r *http.Request) {
+		cancel()
+		<-r.Context().Done() // the client has gone
+	}
 	queries, _ := load(t, "a\nb\nc\nd\n")
 	report, err := compare.Run(ctx, compare.Options{Left: side(t, left), Right: side(t, right), Queries: queries, End: end,
 		BytesMax: 1 << 20, QueriesMax: 1000, Now: time.Now})

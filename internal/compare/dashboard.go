@@ -33,12 +33,10 @@ type variable struct {
 	Multi      bool
 	IncludeAll bool
 	Current    struct{ Value any }
-	Options    []struct{ Value any }
 
-	values  []string
-	err     error
-	filling bool
-	filled  bool
+	values []string
+	err    error
+	filled bool
 }
 
 // valuesMax limits the values of a variable that stands for all of them.
@@ -187,21 +185,19 @@ func (r *runner) builtin(name string) (string, bool) {
 
 // fillVariable finds the values of a variable, once.
 func (r *runner) fillVariable(ctx context.Context, d *dashboard, v *variable) {
-	if v.filling || v.filled {
-		if v.filling {
-			v.err = fmt.Errorf("the variable $%s refers to itself", v.Name)
-		}
+	if v.filled {
 		return
 	}
-	v.filling = true
-	defer func() { v.filling, v.filled = false, true }()
+	// what a query of this variable that refers to the variable itself gets
+	v.filled, v.err = true, fmt.Errorf("the variable $%s refers to itself", v.Name)
 	current := textsOf(v.Current.Value)
 	text, _ := v.Query.(string)
 	if object, ok := v.Query.(map[string]any); ok {
 		text, _ = object["query"].(string)
 	}
-	var all []string
-	switch text = cmp.Or(text, v.Definition); v.Type {
+	text = cmp.Or(text, v.Definition)
+	all := current
+	switch v.Type {
 	case "query":
 		if text, v.err = r.interpolate(ctx, d, text); v.err == nil {
 			all, v.err = r.lookup(ctx, text)
@@ -209,10 +205,8 @@ func (r *runner) fillVariable(ctx context.Context, d *dashboard, v *variable) {
 		if v.err == nil {
 			all, v.err = v.filter(all)
 		}
-		if v.err == nil && len(all) == 0 {
-			v.err = fmt.Errorf("the variable $%s has no values: %s", v.Name, text)
-		}
 	case "custom", "interval":
+		all, v.err = nil, nil
 		for item := range strings.SplitSeq(text, ",") {
 			if _, value, ok := strings.Cut(item, " : "); ok {
 				item = value
@@ -221,26 +215,20 @@ func (r *runner) fillVariable(ctx context.Context, d *dashboard, v *variable) {
 				all = append(all, item)
 			}
 		}
-	case "constant", "textbox":
-		all = []string{text}
-		if len(current) > 0 {
-			all = current
+	default: // constants and texts have a value of their own
+		if v.err = nil; len(all) == 0 && text != "" && v.Type != "datasource" {
+			all = []string{text}
 		}
-	default:
-		all = current
 	}
-	everything := slices.ContainsFunc(current, func(value string) bool { return value == "$__all" || value == "All" })
 	v.values = slices.DeleteFunc(slices.Clone(current), func(value string) bool { return !slices.Contains(all, value) })
-	switch {
-	case v.err != nil:
-	case everything && v.AllValue != "":
-		v.values = nil // format returns AllValue
+	switch everything := slices.Contains(current, "$__all") || slices.Contains(current, "All"); {
+	case v.err != nil || everything && v.AllValue != "": // format returns AllValue
+	case len(all) == 0:
+		v.err = fmt.Errorf("the variable $%s has no values: %s", v.Name, text)
 	case everything:
 		v.values = all[:min(len(all), valuesMax)]
-	case len(v.values) == 0 && len(all) > 0:
-		v.values, v.AllValue = all[:1], ""
 	case len(v.values) == 0:
-		v.err = fmt.Errorf("the variable $%s of type %s has no value", v.Name, v.Type)
+		v.values = all[:1]
 	}
 }
 
@@ -331,53 +319,31 @@ func (v *variable) filter(all []string) (values []string, err error) {
 
 // format writes the values as Grafana does for the Prometheus data source.
 func (v *variable) format(format string) (string, error) {
-	if len(v.values) == 0 {
+	quote, separator, brackets := func(text string) string { return text }, ",", false
+	switch {
+	case len(v.values) == 0:
 		return v.AllValue, nil
+	case format == "regex":
+		quote, separator, brackets = regexp.QuoteMeta, "|", true
+	case format == "pipe":
+		separator = "|"
+	case format == "" && (v.Multi || v.IncludeAll): // within quotes of PromQL
+		quote = func(text string) string { return strings.ReplaceAll(regexp.QuoteMeta(text), `\`, `\\`) }
+		separator, brackets = "|", true
+	case format == "":
+		quote = strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
+	case format == "doublequote":
+		quote = strconv.Quote
+	case format != "raw" && format != "csv" && format != "text":
+		return "", fmt.Errorf("the format %q of $%s is not known", format, v.Name)
 	}
-	each := func(change func(string) string, separator string) (string, error) {
-		var list []string
-		for _, value := range v.values {
-			list = append(list, change(value))
-		}
-		return strings.Join(list, separator), nil
-	}
-	plain := func(text string) string { return text }
-	switch format {
-	case "":
-		if !v.Multi && !v.IncludeAll {
-			return each(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace, "")
-		}
-		return v.alternatives(func(text string) string { return strings.ReplaceAll(regexp.QuoteMeta(text), `\`, `\\`) })
-	case "regex":
-		return v.alternatives(regexp.QuoteMeta)
-	case "pipe":
-		return each(plain, "|")
-	case "raw", "csv", "text":
-		return each(plain, ",")
-	case "glob":
-		if len(v.values) == 1 {
-			return v.values[0], nil
-		}
-		list, _ := each(plain, ",")
-		return "{" + list + "}", nil
-	case "doublequote":
-		return each(strconv.Quote, ",")
-	case "singlequote":
-		return each(func(text string) string { return "'" + strings.ReplaceAll(text, "'", `\'`) + "'" }, ",")
-	case "percentencode", "queryparam":
-		return each(url.QueryEscape, ",")
-	}
-	return "", fmt.Errorf("the format %q of $%s is not known", format, v.Name)
-}
-
-// alternatives joins the values as a regular expression.
-func (v *variable) alternatives(quote func(string) string) (string, error) {
 	var list []string
 	for _, value := range v.values {
 		list = append(list, quote(value))
 	}
-	if len(list) == 1 {
-		return list[0], nil
+	text := strings.Join(list, separator)
+	if brackets && len(list) > 1 {
+		text = "(" + text + ")"
 	}
-	return "(" + strings.Join(list, "|") + ")", nil
+	return text, nil
 }

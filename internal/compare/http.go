@@ -168,7 +168,7 @@ func (r *runner) identify(ctx context.Context) error {
 		to   *SideReport
 	}{{r.Left, &r.report.Left}, {r.Right, &r.report.Right}} {
 		_, page, err := r.fetch(ctx, s.side, http.MethodGet, "/metrics", nil)
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrLimit) {
 			return err
 		}
 		for _, b := range builds {

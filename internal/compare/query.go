@@ -10,11 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/prometheus/prometheus/model/labels"
 )
 
 // Query is one query.
@@ -106,12 +105,7 @@ type logLine struct {
 // parseLog reads a query log. A query that is logged several times with the same range and step is sent once, with its
 // last time.
 func parseLog(path string, text []byte, skipped []Skipped) ([]Query, []Skipped, error) {
-	type key struct {
-		expr           string
-		rangeMS, step  int64
-		isRange, moved bool
-	}
-	seen := map[key]int{}
+	seen := map[string]int{} // index by expression, range and step
 	var queries []Query
 	n, bad := 0, 0
 	for line := range bytes.Lines(text) {
@@ -129,7 +123,7 @@ func parseLog(path string, text []byte, skipped []Skipped) ([]Query, []Skipped, 
 		if q.Range = q.StartMS < q.EndMS; q.Range && q.StepMS == 0 {
 			q.StepMS = 1000
 		}
-		k := key{expr: q.Expr, rangeMS: q.EndMS - q.StartMS, step: q.StepMS, isRange: q.Range}
+		k := fmt.Sprint(q.EndMS-q.StartMS, q.StepMS, q.Expr)
 		if at, ok := seen[k]; ok {
 			q.Source, q.Times = queries[at].Source, queries[at].Times+1
 			queries[at] = q
@@ -178,16 +172,12 @@ func (q *Query) ordered() bool {
 	if q.Range {
 		return false
 	}
-	expr, err := promQL.ParseExpr(q.Expr)
-	for err == nil {
-		paren, ok := expr.(*parser.ParenExpr)
-		if !ok {
-			break
-		}
+	expr, _ := promQL.ParseExpr(q.Expr)
+	for paren, ok := expr.(*parser.ParenExpr); ok; paren, ok = expr.(*parser.ParenExpr) {
 		expr = paren.Expr
 	}
 	call, ok := expr.(*parser.Call)
-	return err == nil && ok && strings.HasPrefix(call.Func.Name, "sort")
+	return ok && strings.HasPrefix(call.Func.Name, "sort")
 }
 
 // schedule sets the times of a query that has none of its own.

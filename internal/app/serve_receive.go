@@ -36,7 +36,7 @@ func (s *Serve) newSender() *remotesend.Sender {
 		if s.scraper == nil {
 			return nil
 		}
-		return s.scraper.Manager
+		return s.scraper.Manager.MetadataManager()
 	}
 	return remotesend.New(opts, s.store, s.opts.Logger.With("component", "remote write sender"), s.reg, s.reg.Own)
 }

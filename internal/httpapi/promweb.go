@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
 	promtsdb "github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/util/features"
@@ -37,6 +36,12 @@ type Rules interface {
 	v1.AlertmanagerRetriever
 }
 
+// ScrapeManager lists scrape targets and their jobs, as Prometheus' scrape.Manager does.
+type ScrapeManager interface {
+	v1.TargetRetriever
+	v1.ScrapePoolsRetriever
+}
+
 // PeerOptions are the options of the endpoints that Prometheus' own package web/api/v1 serves, on ferula's storage,
 // scrape manager and configuration. These endpoints get few requests. Prometheus does not export its handler of
 // /federate, so federate.go implements it. A server without a TSDB needs only the options above Store.
@@ -50,7 +55,7 @@ type PeerOptions struct {
 	Queryable storage.SampleAndChunkQueryable // of the search endpoints
 	Engine    promql.QueryEngine
 	Parser    parser.Parser
-	Targets   *scrape.Manager
+	Targets   ScrapeManager
 	Config    func() config.Config
 	Gatherer  prometheus.Gatherer
 	Build     BuildInfo

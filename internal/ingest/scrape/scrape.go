@@ -1,9 +1,11 @@
-// Package scrape scrapes metrics with Prometheus' scrape and discovery managers.
+// Package scrape scrapes metrics as Prometheus does.
 //
-// config.go loads and checks a prometheus.yml. Discovered targets
-// are scraped at their intervals; samples, exemplars and metadata are appended to a
-// storage.AppendableV2. Scraper.Manager lists the targets. The package contains no storage, no HTTP
-// API and no watching of the configuration.
+// config.go loads and checks a prometheus.yml. Prometheus' discovery manager finds targets; a Manager gives each job a
+// pool (pool.go) and each target of the pool a loop (loop.go). At its interval the loop fetches the page (fetch.go) and
+// appends samples, exemplars and metadata to a storage.AppendableV2. A page whose bytes between the values are those of
+// the page before is read without a parser (layout.go); Prometheus' parser reads every other page (page.go), which
+// leaves the next layout. Both have the same effect. The cache (cache.go) keeps what a target's next page needs.
+// Manager lists the targets. The package contains no storage, no HTTP API and no watching of the configuration.
 package scrape
 
 import (
@@ -21,10 +23,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
-	"github.com/prometheus/prometheus/discovery/targetgroup"
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/util/logging"
 )
 
 // Options of a Scraper. Zero values take the defaults.
@@ -43,7 +43,7 @@ type Options struct {
 
 // Scraper scrapes metrics while Run is running.
 type Scraper struct {
-	Manager   *scrape.Manager
+	Manager   *Manager
 	SDMetrics *discovery.SDMetrics // of service discovery, for all discovery managers of the process
 	discovery *discovery.Manager
 	cancel    context.CancelFunc
@@ -77,8 +77,7 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if opts.TimestampTolerance != 0 && opts.TimestampTolerance != scrape.ScrapeTimestampTolerance {
 		scrape.ScrapeTimestampTolerance = opts.TimestampTolerance
 	}
-	manager, err := scrape.NewManager(opts.manager(), logger.With("component", "scrape"), logging.NewJSONFileLogger,
-		nil, to, reg)
+	manager, err := newManager(opts.manager(), to, logger.With("component", "scrape"), reg)
 	if err != nil {
 		return nil, fmt.Errorf("scrape manager: %w", err)
 	}
@@ -121,32 +120,24 @@ func (s *Scraper) ApplyConfig(cfg *config.Config) error {
 // storage must stay open until then. Run is called once.
 func (s *Scraper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	errs := make([]error, 2)
+	var err error
 	wg.Go(func() {
-		if err := s.discovery.Run(); err != nil && !errors.Is(err, context.Canceled) {
-			errs[0] = fmt.Errorf("discovery: %w", err)
+		if err = s.discovery.Run(); errors.Is(err, context.Canceled) {
+			err = nil
 		}
 	})
-	targets := make(chan map[string][]*targetgroup.Group)
-	wg.Go(func() {
-		for found := range s.discovery.SyncCh() { // closed when the discovery manager ends
-			targets <- found
-		}
-		// A reload of the scrape manager that waits for Stop would start loops that nobody ends: it finds no targets.
-		targets <- nil
-		close(targets)
-	})
-	wg.Go(func() {
-		if err := s.Manager.Run(targets); err != nil {
-			errs[1] = fmt.Errorf("scrape: %w", err)
-		}
-	})
+	wg.Go(func() { s.Manager.run(s.discovery.SyncCh()) }) // closed when the discovery manager ends
 	<-ctx.Done()
 	s.cancel()
 	wg.Wait()
-	s.Manager.Stop()
-	return errors.Join(errs...)
+	if err != nil {
+		return fmt.Errorf("discovery: %w", err)
+	}
+	return nil
 }
 
 // Close releases a scraper whose Run was never called.
-func (s *Scraper) Close() { s.cancel() }
+func (s *Scraper) Close() {
+	s.cancel()
+	s.Manager.watched.stop()
+}

@@ -1,0 +1,201 @@
+package scrape
+
+import (
+	"sync"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// known is what a scrape remembers of a series in a page.
+type known struct {
+	labels labels.Labels // after metric relabeling; empty: metric relabeling drops the series
+	ref    storage.SeriesRef
+}
+
+func (k *known) dropped() bool { return k.labels.IsEmpty() }
+
+// series is a known series outside of a layout.
+type series struct {
+	known
+	seen uint64 // the scrape whose page had the series last
+}
+
+// cache is the memory of a target between scrapes: its series by their text in the page, which of them get a
+// staleness marker once they are missing, and the metadata. It survives a reload that changes nothing about labels.
+// Only one scrape loop uses it at a time; only metadata is read by others.
+type cache struct {
+	scrape  uint64 // number of the current scrape
+	lastOK  int    // entries after the last page without an error
+	series  map[string]*series
+	tracked map[storage.SeriesRef]*series // in the current page
+	before  map[storage.SeriesRef]*series // in the page before
+	reports [len(reports)]known
+	layout  *layout // the series of the page before, instead of series and before
+	meta    metadataStore
+}
+
+func newCache() *cache {
+	c := &cache{}
+	c.reset()
+	c.meta.families = map[string]*family{}
+	return c
+}
+
+func (c *cache) reset() {
+	c.series, c.tracked = map[string]*series{}, map[storage.SeriesRef]*series{}
+	c.before = map[storage.SeriesRef]*series{}
+}
+
+// get finds a series by its text and says whether the current page had it already.
+func (c *cache) get(text []byte) (s *series, again bool) {
+	s = c.series[string(text)]
+	if s == nil {
+		return nil, false
+	}
+	again, s.seen = s.seen == c.scrape, c.scrape
+	return s, again
+}
+
+func (c *cache) add(text []byte, ref storage.SeriesRef, l labels.Labels) *series {
+	s := &series{known{l, ref}, c.scrape}
+	c.series[string(text)] = s
+	return s
+}
+
+// track keeps a series from a staleness marker at the end of the current scrape.
+func (c *cache) track(s *series) {
+	if s.ref != 0 {
+		c.tracked[s.ref] = s
+	}
+}
+
+// moved gives a series another reference, after the storage has removed it and made it again. Otherwise the series
+// would get a staleness marker under its old reference.
+func (c *cache) moved(s *series, ref storage.SeriesRef) {
+	if ref == 0 || ref == s.ref {
+		return
+	}
+	for _, set := range []map[storage.SeriesRef]*series{c.before, c.tracked} {
+		if s.ref != 0 && set[s.ref] == s {
+			delete(set, s.ref)
+			set[ref] = s
+		}
+	}
+	s.ref = ref
+}
+
+// done ends a scrape. A page without an error removes what it does not have. Pages with errors may add series
+// without end, so they remove, too, once the cache has doubled; forced says so.
+func (c *cache) done(ok bool) (forced bool) {
+	count := len(c.series) + c.meta.LengthMetadata()
+	for i := range c.reports {
+		if !c.reports[i].dropped() {
+			count++
+		}
+	}
+	if ok {
+		c.lastOK = count
+	} else {
+		forced = count > 2*c.lastOK+1000
+	}
+	if ok || forced {
+		for text, s := range c.series {
+			if s.seen != c.scrape {
+				delete(c.series, text)
+			}
+		}
+		c.meta.expire(c.scrape)
+	}
+	c.before, c.tracked = c.tracked, c.before
+	clear(c.tracked)
+	c.scrape++
+	return forced
+}
+
+// metadataAge is for how many scrapes the metadata of a family stays after the family has disappeared.
+const metadataAge = 10
+
+// metadataStore is the metadata of a target by metric family. It is safe for concurrent use.
+type metadataStore struct {
+	mu       sync.Mutex
+	families map[string]*family
+	size     int
+}
+
+var _ scrape.MetricMetadataStore = (*metadataStore)(nil)
+
+type family struct {
+	metadata.Metadata
+	seen uint64 // the scrape whose page had the family last
+}
+
+func (f *family) size() int { return len(f.Help) + len(f.Unit) + len(f.Type) }
+
+// set changes the metadata of a family in the given scrape.
+func (m *metadataStore) set(name []byte, seen uint64, change func(*metadata.Metadata)) *family {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.families[string(name)]
+	if f == nil {
+		f = &family{Metadata: metadata.Metadata{Type: model.MetricTypeUnknown}}
+		m.families[string(name)] = f
+	} else {
+		m.size -= f.size()
+	}
+	change(&f.Metadata)
+	f.seen = seen
+	m.size += f.size()
+	return f
+}
+
+// expire removes families that are not in the pages any more.
+func (m *metadataStore) expire(scrape uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, f := range m.families {
+		if scrape-f.seen > metadataAge {
+			m.size -= f.size()
+			delete(m.families, name)
+		}
+	}
+}
+
+func (m *metadataStore) GetMetadata(name string) (scrape.MetricMetadata, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f, ok := m.families[name]
+	if !ok {
+		return scrape.MetricMetadata{}, false
+	}
+	return f.of(name), true
+}
+
+func (f *family) of(name string) scrape.MetricMetadata {
+	return scrape.MetricMetadata{MetricFamily: name, Type: f.Type, Help: f.Help, Unit: f.Unit}
+}
+
+func (m *metadataStore) ListMetadata() []scrape.MetricMetadata {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]scrape.MetricMetadata, 0, len(m.families))
+	for name, f := range m.families {
+		list = append(list, f.of(name))
+	}
+	return list
+}
+
+func (m *metadataStore) SizeMetadata() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.size
+}
+
+func (m *metadataStore) LengthMetadata() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.families)
+}

@@ -1,0 +1,201 @@
+package scrape
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	commonconfig "github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/scrape"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/httptrace/otelhttptrace"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// fetcher fetches the pages of a target.
+type fetcher struct {
+	target    *scrape.Target
+	client    *http.Client
+	request   *http.Request // nil before the first fetch
+	header    http.Header
+	sizeLimit int64
+	zstd      bool
+	metrics   *metrics
+	logger    *slog.Logger
+	lastSize  int // of the last page that was not empty
+}
+
+func newFetcher(t *scrape.Target, client *http.Client, cfg *config.ScrapeConfig, o *scrape.Options,
+	timeout time.Duration, m *metrics, logger *slog.Logger) *fetcher {
+	encoding := "identity"
+	switch {
+	case cfg.EnableCompression && o.EnableZstdScrape:
+		encoding = "zstd,gzip"
+	case cfg.EnableCompression:
+		encoding = "gzip"
+	}
+	limit := int64(cfg.BodySizeLimit)
+	if limit <= 0 {
+		limit = math.MaxInt64
+	}
+	// The pool has checked both schemes.
+	escaping, _ := config.ToEscapingScheme(cfg.MetricNameEscapingScheme, cfg.MetricNameValidationScheme)
+	return &fetcher{target: t, client: client, sizeLimit: limit, zstd: o.EnableZstdScrape, metrics: m, logger: logger,
+		header: http.Header{
+			"Accept":                              {accept(cfg.ScrapeProtocols, escaping)},
+			"Accept-Encoding":                     {encoding},
+			"User-Agent":                          {scrape.UserAgent},
+			"X-Prometheus-Scrape-Timeout-Seconds": {strconv.FormatFloat(timeout.Seconds(), 'f', -1, 64)},
+		}}
+}
+
+// accept returns the Accept header for formats in the order of preference.
+func accept(formats []config.ScrapeProtocol, escaping model.EscapingScheme) string {
+	var b strings.Builder
+	weight := len(config.ScrapeProtocolsHeaders) + 1
+	for _, f := range formats {
+		b.WriteString(config.ScrapeProtocolsHeaders[f])
+		if f == config.PrometheusText1_0_0 || f == config.OpenMetricsText1_0_0 { // older ones do not know it
+			b.WriteString(";" + model.EscapingKey + "=" + escaping.String())
+		}
+		fmt.Fprintf(&b, ";q=0.%d,", weight)
+		weight--
+	}
+	fmt.Fprintf(&b, "*/*;q=0.%d", weight)
+	return b.String()
+}
+
+var (
+	bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+	gzips  = sync.Pool{New: func() any { return new(gzip.Reader) }}
+	zstds  = sync.Pool{New: func() any {
+		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+		if err != nil {
+			panic(err) // of the options
+		}
+		return d
+	}}
+)
+
+// maxBody is the largest buffer that is kept for other pages.
+const maxBody = 16 << 20
+
+// release takes back the body of a page.
+func (f *fetcher) release(body *bytes.Buffer) {
+	if body.Cap() <= maxBody {
+		body.Reset()
+		bodies.Put(body)
+	}
+}
+
+// fetch returns the decompressed page of the target and its content type. The caller releases the body, if there is
+// one.
+func (f *fetcher) fetch(ctx context.Context) (body *bytes.Buffer, contentType string, err error) {
+	resp, err := f.get(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	_, end := span(ctx, "scrapeRead")
+	defer func() { end(err) }()
+	body = bodies.Get().(*bytes.Buffer)
+	body.Grow(f.lastSize + bytes.MinRead)
+	if contentType, err = f.read(resp, body); err == nil && body.Len() > 0 {
+		f.lastSize = body.Len()
+	}
+	return body, contentType, err
+}
+
+func (f *fetcher) get(ctx context.Context) (*http.Response, error) {
+	if f.request == nil {
+		r, err := http.NewRequest(http.MethodGet, f.target.URL().String(), http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		r.Header = f.header
+		f.request = r
+	}
+	ctx, end := span(ctx, "scrapeRequest", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("url", f.request.URL.Redacted())))
+	defer end(nil)
+	return f.client.Do(f.request.WithContext(ctx))
+}
+
+func (f *fetcher) read(resp *http.Response, body *bytes.Buffer) (contentType string, err error) {
+	defer func() {
+		_, _ = io.Copy(io.Discard, resp.Body) // so that the connection is used again
+		_ = resp.Body.Close()
+	}()
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("server returned HTTP status %s", resp.Status)
+	}
+	var from io.Reader = resp.Body
+	switch resp.Header.Get("Content-Encoding") {
+	case "gzip":
+		z := gzips.Get().(*gzip.Reader)
+		defer gzips.Put(z)
+		if err := z.Reset(bufio.NewReader(resp.Body)); err != nil {
+			return "", err
+		}
+		from = z
+	case "zstd":
+		if !f.zstd {
+			return "", errors.New(`received a zstd-compressed response, but the "zstd-scrape" feature flag is not enabled`)
+		}
+		f.logger.Debug("Using zstd-compressed scrape response", "target", f.request.URL.Redacted())
+		z := zstds.Get().(*zstd.Decoder)
+		defer func() {
+			_ = z.Reset(nil)
+			zstds.Put(z)
+		}()
+		if err := z.Reset(resp.Body); err != nil {
+			return "", err
+		}
+		from = z
+	}
+	n, err := body.ReadFrom(io.LimitReader(from, f.sizeLimit))
+	if err != nil {
+		return "", err
+	}
+	if n >= f.sizeLimit {
+		f.metrics.bodySizeLimit.Inc()
+		return "", errBodySizeLimit
+	}
+	return resp.Header.Get("Content-Type"), nil
+}
+
+// newClient returns a client for the targets of a job; socket is the path of a Unix socket that it connects to
+// instead of the target's address.
+func newClient(cfg *config.ScrapeConfig, opts []commonconfig.HTTPClientOption, socket string) (*http.Client, error) {
+	if socket != "" {
+		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}
+		opts = append([]commonconfig.HTTPClientOption{commonconfig.WithDialContextFunc(dial)}, opts...)
+	}
+	client, err := commonconfig.NewClientFromConfig(cfg.HTTPClientConfig, cfg.JobName, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("error creating HTTP client: %w", err)
+	}
+	client.Transport = otelhttp.NewTransport(client.Transport,
+		otelhttp.WithClientTrace(func(ctx context.Context) *httptrace.ClientTrace {
+			return otelhttptrace.NewClientTrace(ctx, otelhttptrace.WithoutSubSpans())
+		}))
+	return client, nil
+}

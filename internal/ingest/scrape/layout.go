@@ -1,0 +1,308 @@
+package scrape
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"sync"
+	"unique"
+
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// A layout is a page without its values. A page of the same layout is appended without a parser, without labels and
+// without a map: its bytes between the values are compared, and only the values are read. The text of a layout is
+//
+//	n uint16 | n bytes up to the next value | … | n uint16 | n bytes after the last value
+//
+// so comments belong to the text before a value. Targets with equal pages share the text.
+type layout struct {
+	contentType string
+	text        unique.Handle[string]
+	values      int     // in a page
+	kept        int     // of them, not dropped by metric relabeling
+	series      []known // one for each value
+	aging       bool    // there is metadata of families that the page does not have
+}
+
+// layoutBuilder collects the samples that the parser finds in a page.
+type layoutBuilder struct {
+	refused bool
+	samples []layoutSample
+}
+
+type layoutSample struct {
+	text []byte // in the page
+	v    float64
+	s    *series
+}
+
+// refuse says that the page has something that a layout does not describe.
+func (b *layoutBuilder) refuse() { b.refused, b.samples = true, nil }
+
+func (b *layoutBuilder) add(text []byte, v float64, s *series) {
+	if !b.refused {
+		b.samples = append(b.samples, layoutSample{text, v, s})
+	}
+}
+
+// build returns the layout of a page whose samples were added in order; nil if a walk over the layout would not
+// find exactly these samples.
+func (b *layoutBuilder) build(body []byte, contentType string) *layout {
+	if b.refused || len(b.samples) == 0 {
+		return nil
+	}
+	l := &layout{contentType: contentType, values: len(b.samples), series: make([]known, 0, len(b.samples))}
+	text := make([]byte, 0, len(body))
+	rest := body
+	for _, sample := range b.samples {
+		at := seriesLine(rest)
+		after, ok := bytes.CutPrefix(rest[at:], sample.text)
+		if !ok || bytes.IndexByte(sample.text, '\n') >= 0 {
+			return nil
+		}
+		from := len(rest) - len(bytes.TrimLeft(after, " \t"))
+		v, n := number(rest[from:])
+		if n == 0 || math.Float64bits(v) != math.Float64bits(sample.v) || from > math.MaxUint16 {
+			return nil
+		}
+		text = append(binary.LittleEndian.AppendUint16(text, uint16(from)), rest[:from]...)
+		rest = rest[from+n:]
+		l.series = append(l.series, sample.s.known)
+		if !sample.s.dropped() {
+			l.kept++
+		}
+	}
+	if len(rest) > math.MaxUint16 || seriesLine(rest) != len(rest) {
+		return nil
+	}
+	text = append(binary.LittleEndian.AppendUint16(text, uint16(len(rest))), rest...)
+	l.text = unique.Make(string(text))
+	return l
+}
+
+// seriesLine returns where the first line begins that is neither blank nor a comment.
+func seriesLine(b []byte) (at int) {
+	for at < len(b) {
+		line := b[at:]
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			line = line[:end+1]
+		}
+		if trimmed := bytes.TrimLeft(line, " \t\n"); len(trimmed) > 0 && trimmed[0] != '#' {
+			return at
+		}
+		at += len(line)
+	}
+	return at
+}
+
+// read appends the values of a page to dst. It reports false if the page has another layout, or a value that is not
+// a plain number: the parser decides then.
+func (l *layout) read(dst []float64, body []byte) ([]float64, bool) {
+	text := l.text.Value()
+	for i := 0; ; i++ {
+		n := int(text[0]) | int(text[1])<<8
+		if len(body) < n || string(body[:n]) != text[2:2+n] {
+			return dst, false
+		}
+		body, text = body[n:], text[2+n:]
+		if i == l.values {
+			return dst, len(body) == 0
+		}
+		v, n := number(body)
+		if n == 0 {
+			return dst, false
+		}
+		dst, body = append(dst, v), body[n:]
+	}
+}
+
+var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
+
+// number reads the number before the line feed at which a value ends, and returns its length. The length is 0 if
+// there is no line feed, or if the text before it is not a number that a page may have.
+func number(b []byte) (v float64, n int) {
+	i, negative := 0, false
+	if len(b) > 0 && b[0] == '-' {
+		i, negative = 1, true
+	}
+	// Both the digits as an integer below 2^53 and the power of ten are exact, so one division rounds correctly.
+	var digits uint64
+	first, point := i, -1
+	for ; i < len(b); i++ {
+		if c := b[i] - '0'; c <= 9 {
+			digits = digits*10 + uint64(c)
+		} else if b[i] == '.' && point < 0 {
+			point = i
+		} else {
+			break
+		}
+	}
+	count, decimals := i-first, 0
+	if point >= 0 {
+		count, decimals = count-1, i-point-1
+	}
+	if i < len(b) && b[i] == '\n' && count > 0 && count <= 15 {
+		if v = float64(digits) / powersOfTen[decimals]; negative {
+			v = -v
+		}
+		return v, i
+	}
+	end := bytes.IndexByte(b, '\n')
+	if end <= 0 || bytes.ContainsAny(b[:end], "pP_") {
+		return 0, 0
+	}
+	v, err := strconv.ParseFloat(string(b[:end]), 64)
+	if err != nil {
+		return 0, 0
+	}
+	if math.IsNaN(v) {
+		v = math.Float64frombits(value.NormalNaN)
+	}
+	return v, end
+}
+
+// valueBuffers are the buffers for the values of a page.
+var valueBuffers = sync.Pool{New: func() any { return new([]float64) }}
+
+// maxValueBuffer is the largest number of values in a buffer that is kept.
+const maxValueBuffer = 1 << 20
+
+// appendKnown appends the samples of a page that has the layout of the page before. handled is false if the page has
+// another layout; nothing was appended then.
+func (p *page) appendKnown(body []byte, contentType string) (handled bool, err error) {
+	l := p.cache.layout
+	if l == nil || l.contentType != contentType || p.app.maxSamples > 0 && l.kept > p.app.maxSamples {
+		return false, nil
+	}
+	buffer := valueBuffers.Get().(*[]float64)
+	defer func() {
+		if cap(*buffer) <= maxValueBuffer {
+			valueBuffers.Put(buffer)
+		}
+	}()
+	values, ok := l.read((*buffer)[:0], body)
+	*buffer = values
+	if !ok {
+		return false, nil
+	}
+	p.total = l.values
+	for i := range l.series {
+		k := &l.series[i]
+		if k.dropped() {
+			continue
+		}
+		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, values[i], nil, nil, storage.AOptions{})
+		if err != nil {
+			return true, p.finish(p.leaveLayoutAt(i, err, values))
+		}
+		if ref != 0 {
+			k.ref = ref
+		}
+		p.kept++
+	}
+	if l.aging {
+		l.aging = p.cache.meta.age(&p.cache.scrape)
+	}
+	return true, nil
+}
+
+// leaveLayoutAt goes on after the error of the append of series i: a series that is not appended may need a
+// staleness marker.
+func (p *page) leaveLayoutAt(i int, err error, values []float64) error {
+	texts := p.cache.layout.texts()
+	p.cache.leaveLayout()
+	for j, text := range texts {
+		s, _ := p.cache.get(text)
+		if s.dropped() {
+			continue
+		}
+		if j > i {
+			var ref storage.SeriesRef
+			ref, err = p.app.AppenderV2.Append(s.ref, s.labels, 0, p.t, values[j], nil, nil, storage.AOptions{})
+			if err == nil {
+				p.cache.moved(s, ref)
+			}
+		}
+		ok := j < i
+		if !ok {
+			var fatal error
+			if ok, fatal = p.settle(text, nil, err); fatal != nil {
+				return fatal
+			}
+			p.kept++
+		}
+		if ok {
+			p.cache.track(s)
+		}
+	}
+	return nil
+}
+
+// texts returns the text of each series of a layout.
+func (l *layout) texts() [][]byte {
+	rest := []byte(l.text.Value())
+	texts := make([][]byte, l.values)
+	for i := range texts {
+		n := 2 + int(binary.LittleEndian.Uint16(rest))
+		text := rest[2:n]
+		texts[i] = bytes.TrimRight(text[bytes.LastIndexByte(text, '\n')+1:], " \t")
+		rest = rest[n:]
+	}
+	return texts
+}
+
+// enterLayout moves the series of the last page, which had no error, into its layout.
+func (c *cache) enterLayout(l *layout) {
+	if l == nil {
+		return
+	}
+	l.aging = c.meta.aging(c.scrape - 1)
+	c.reset()
+	c.layout = l
+}
+
+// leaveLayout moves the series of a layout back into the maps.
+func (c *cache) leaveLayout() {
+	l := c.layout
+	if l == nil {
+		return
+	}
+	c.layout = nil
+	for i, text := range l.texts() {
+		s := c.add(text, l.series[i].ref, l.series[i].labels)
+		s.seen = c.scrape - 1
+		if !s.dropped() && s.ref != 0 {
+			c.before[s.ref] = s
+		}
+	}
+}
+
+// aging says whether a family was not in the page of the given scrape.
+func (m *metadataStore) aging(scrape uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range m.families {
+		if f.seen != scrape {
+			return true
+		}
+	}
+	return false
+}
+
+// age counts a scrape whose page had the families of the page before. Without families that are older there is
+// nothing to count: age returns whether there are.
+func (m *metadataStore) age(scrape *uint64) bool {
+	m.mu.Lock()
+	for _, f := range m.families {
+		if f.seen == *scrape-1 {
+			f.seen++
+		}
+	}
+	m.mu.Unlock()
+	m.expire(*scrape)
+	*scrape++
+	return m.aging(*scrape - 1)
+}

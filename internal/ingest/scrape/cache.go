@@ -28,14 +28,17 @@ type series struct {
 // staleness marker once they are missing, and the metadata. It survives a reload that changes nothing about labels.
 // Only one scrape loop uses it at a time; only metadata is read by others.
 type cache struct {
-	scrape  uint64 // number of the current scrape
-	lastOK  int    // entries after the last page without an error
-	series  map[string]*series
-	tracked map[storage.SeriesRef]*series // in the current page
-	before  map[storage.SeriesRef]*series // in the page before
-	reports [len(reports)]known
-	layout  *layout // the series of the page before, instead of series and before
-	meta    metadataStore
+	scrape   uint64 // number of the current scrape
+	lastOK   int    // entries after the last page without an error
+	series   map[string]*series
+	tracked  map[storage.SeriesRef]*series // in the current page
+	before   map[storage.SeriesRef]*series // in the page before
+	reports  [len(reports)]known
+	layout   *layout // the series of the page before, instead of series and before
+	vain     int     // layouts in a row that no page had
+	pause    int     // pages before the next layout is made
+	shuffled bool    // a page had the lines of the page before in another order
+	meta     metadataStore
 }
 
 func newCache() *cache {
@@ -60,9 +63,9 @@ func (c *cache) get(text []byte) (s *series, again bool) {
 	return s, again
 }
 
-func (c *cache) add(text []byte, ref storage.SeriesRef, l labels.Labels) *series {
+func (c *cache) add(text string, ref storage.SeriesRef, l labels.Labels) *series {
 	s := &series{known{l, ref}, c.scrape}
-	c.series[string(text)] = s
+	c.series[text] = s
 	return s
 }
 

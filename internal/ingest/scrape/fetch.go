@@ -131,10 +131,18 @@ func (f *fetcher) get(ctx context.Context) (*http.Response, error) {
 		r.Header = f.header
 		f.request = r
 	}
+	if !traced(ctx) {
+		return f.client.Do(f.request.WithContext(ctx))
+	}
 	ctx, end := span(ctx, "scrapeRequest", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.String("url", f.request.URL.Redacted())))
 	defer end(nil)
-	return f.client.Do(f.request.WithContext(ctx))
+	client := *f.client
+	client.Transport = otelhttp.NewTransport(client.Transport,
+		otelhttp.WithClientTrace(func(ctx context.Context) *httptrace.ClientTrace {
+			return otelhttptrace.NewClientTrace(ctx, otelhttptrace.WithoutSubSpans())
+		}))
+	return client.Do(f.request.WithContext(ctx))
 }
 
 func (f *fetcher) read(resp *http.Response, body *bytes.Buffer) (contentType string, err error) {
@@ -193,9 +201,5 @@ func newClient(cfg *config.ScrapeConfig, opts []commonconfig.HTTPClientOption, s
 	if err != nil {
 		return nil, fmt.Errorf("error creating HTTP client: %w", err)
 	}
-	client.Transport = otelhttp.NewTransport(client.Transport,
-		otelhttp.WithClientTrace(func(ctx context.Context) *httptrace.ClientTrace {
-			return otelhttptrace.NewClientTrace(ctx, otelhttptrace.WithoutSubSpans())
-		}))
 	return client, nil
 }

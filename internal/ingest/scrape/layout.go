@@ -3,8 +3,10 @@ package scrape
 import (
 	"bytes"
 	"encoding/binary"
+	"iter"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"unique"
 
@@ -25,6 +27,8 @@ type layout struct {
 	kept        int     // of them, not dropped by metric relabeling
 	series      []known // one for each value
 	aging       bool    // there is metadata of families that the page does not have
+	used        bool    // a page had it
+	index       *index  // nil before a page has its lines in another order
 }
 
 // layoutBuilder collects the samples that the parser finds in a page.
@@ -164,11 +168,44 @@ func number(b []byte) (v float64, n int) {
 	return v, end
 }
 
-// valueBuffers are the buffers for the values of a page.
-var valueBuffers = sync.Pool{New: func() any { return new([]float64) }}
+// pageValues are the values of a page, and the series that they belong to if they are not in the order of the layout.
+type pageValues struct {
+	values []float64
+	order  []int32
+}
+
+func (v *pageValues) series(i int) int {
+	if len(v.order) > 0 {
+		return int(v.order[i])
+	}
+	return i
+}
+
+var valueBuffers = sync.Pool{New: func() any { return new(pageValues) }}
 
 // maxValueBuffer is the largest number of values in a buffer that is kept.
 const maxValueBuffer = 1 << 20
+
+// readKnown reads a page that has the layout of the page before, or its lines in another order.
+func (c *cache) readKnown(body []byte, v *pageValues) (ok bool) {
+	l := c.layout
+	v.order = v.order[:0]
+	if l.index == nil {
+		if v.values, ok = l.read(v.values[:0], body); ok {
+			return true
+		}
+		if c.vain == 0 && !c.shuffled {
+			return false
+		}
+		if l.index = l.newIndex(); l.index == nil {
+			return false
+		}
+	}
+	if v.values, v.order, ok = l.index.read(v.values[:0], v.order, body); ok {
+		c.shuffled = true
+	}
+	return ok
+}
 
 // appendKnown appends the samples of a page that has the layout of the page before. handled is false if the page has
 // another layout; nothing was appended then.
@@ -177,26 +214,25 @@ func (p *page) appendKnown(body []byte, contentType string) (handled bool, err e
 	if l == nil || l.contentType != contentType || p.app.maxSamples > 0 && l.kept > p.app.maxSamples {
 		return false, nil
 	}
-	buffer := valueBuffers.Get().(*[]float64)
+	v := valueBuffers.Get().(*pageValues)
 	defer func() {
-		if cap(*buffer) <= maxValueBuffer {
-			valueBuffers.Put(buffer)
+		if cap(v.values) <= maxValueBuffer {
+			valueBuffers.Put(v)
 		}
 	}()
-	values, ok := l.read((*buffer)[:0], body)
-	*buffer = values
-	if !ok {
+	if !p.cache.readKnown(body, v) {
 		return false, nil
 	}
+	l.used = true
 	p.total = l.values
-	for i := range l.series {
-		k := &l.series[i]
+	for i, value := range v.values {
+		k := &l.series[v.series(i)]
 		if k.dropped() {
 			continue
 		}
-		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, values[i], nil, nil, storage.AOptions{})
+		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, value, nil, nil, storage.AOptions{})
 		if err != nil {
-			return true, p.finish(p.leaveLayoutAt(i, err, values))
+			return true, p.finish(p.leaveLayoutAt(i, err, v))
 		}
 		if ref != 0 {
 			k.ref = ref
@@ -209,19 +245,20 @@ func (p *page) appendKnown(body []byte, contentType string) (handled bool, err e
 	return true, nil
 }
 
-// leaveLayoutAt goes on after the error of the append of series i: a series that is not appended may need a
-// staleness marker.
-func (p *page) leaveLayoutAt(i int, err error, values []float64) error {
+// leaveLayoutAt goes on after the error of the append of value i: a series that is not appended may need a staleness
+// marker.
+func (p *page) leaveLayoutAt(i int, err error, v *pageValues) error {
 	texts := p.cache.layout.texts()
 	p.cache.leaveLayout()
-	for j, text := range texts {
+	for j, value := range v.values {
+		text := []byte(texts[v.series(j)])
 		s, _ := p.cache.get(text)
 		if s.dropped() {
 			continue
 		}
 		if j > i {
 			var ref storage.SeriesRef
-			ref, err = p.app.AppenderV2.Append(s.ref, s.labels, 0, p.t, values[j], nil, nil, storage.AOptions{})
+			ref, err = p.app.AppenderV2.Append(s.ref, s.labels, 0, p.t, value, nil, nil, storage.AOptions{})
 			if err == nil {
 				p.cache.moved(s, ref)
 			}
@@ -241,17 +278,38 @@ func (p *page) leaveLayoutAt(i int, err error, values []float64) error {
 	return nil
 }
 
-// texts returns the text of each series of a layout.
-func (l *layout) texts() [][]byte {
-	rest := []byte(l.text.Value())
-	texts := make([][]byte, l.values)
-	for i := range texts {
-		n := 2 + int(binary.LittleEndian.Uint16(rest))
-		text := rest[2:n]
-		texts[i] = bytes.TrimRight(text[bytes.LastIndexByte(text, '\n')+1:], " \t")
-		rest = rest[n:]
+// chunks returns the texts between the values.
+func (l *layout) chunks() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for text := l.text.Value(); len(text) > 0; {
+			n := 2 + (int(text[0]) | int(text[1])<<8)
+			if !yield(text[2:n]) {
+				return
+			}
+			text = text[n:]
+		}
 	}
-	return texts
+}
+
+// texts returns the text of each series of a layout.
+func (l *layout) texts() []string {
+	texts := make([]string, 0, l.values+1)
+	for chunk := range l.chunks() {
+		texts = append(texts, strings.TrimRight(chunk[strings.LastIndexByte(chunk, '\n')+1:], " \t"))
+	}
+	return texts[:l.values]
+}
+
+// maxVain limits the pause after layouts in vain to 2^maxVain-1 pages.
+const maxVain = 6
+
+// wantsLayout says whether to make a layout of the current page. Layouts of pages that change each time only cost.
+func (c *cache) wantsLayout() bool {
+	if c.pause > 0 {
+		c.pause--
+		return false
+	}
+	return true
 }
 
 // enterLayout moves the series of the last page, which had no error, into its layout.
@@ -271,6 +329,12 @@ func (c *cache) leaveLayout() {
 		return
 	}
 	c.layout = nil
+	if l.used {
+		c.vain, c.pause = 0, 0
+	} else {
+		c.vain = min(c.vain+1, maxVain)
+		c.pause = 1<<(c.vain-1) - 1
+	}
 	for i, text := range l.texts() {
 		s := c.add(text, l.series[i].ref, l.series[i].labels)
 		s.seen = c.scrape - 1

@@ -110,8 +110,18 @@ func (l *loop) offset() time.Duration {
 	return next
 }
 
-// span starts a span below the one in ctx. Its end records the error.
+// span starts a span below the one in ctx, if that is traced. Its end records the error.
 func span(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, func(error)) {
+	if !traced(ctx) {
+		return ctx, func(error) {}
+	}
+	return newSpan(ctx, name, opts...)
+}
+
+// traced says whether there is a span. There is none if tracing is off.
+func traced(ctx context.Context) bool { return trace.SpanContextFromContext(ctx).IsValid() }
+
+func newSpan(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, func(error)) {
 	ctx, s := otel.Tracer("").Start(ctx, name, opts...)
 	return ctx, func(err error) {
 		if err != nil {
@@ -126,7 +136,7 @@ func span(ctx context.Context, name string, opts ...trace.SpanStartOption) (cont
 // fails appends staleness markers for the series of the scrape before.
 func (l *loop) scrape(last, at time.Time) time.Time {
 	start := time.Now()
-	ctx, end := span(l.server, "scrape")
+	ctx, end := newSpan(l.server, "scrape")
 	if !last.IsZero() {
 		if l.observed == nil {
 			name := l.interval.String()
@@ -150,8 +160,10 @@ func (l *loop) scrape(last, at time.Time) time.Time {
 	} else {
 		p, app, size, err = l.fetchAndAppend(ctx, app, at)
 	}
-	trace.SpanFromContext(ctx).SetAttributes(attribute.Int("samples_scraped", p.total),
-		attribute.Int("samples_added", p.kept), attribute.Int("series_added", p.added), attribute.Int("bytes", size))
+	if traced(ctx) {
+		trace.SpanFromContext(ctx).SetAttributes(attribute.Int("samples_scraped", p.total),
+			attribute.Int("samples_added", p.kept), attribute.Int("series_added", p.added), attribute.Int("bytes", size))
+	}
 	l.report(ctx, app, at, start, p, size, err)
 	end(err)
 	return start

@@ -63,16 +63,14 @@ func (p *page) append(body []byte, contentType string) error {
 		return err
 	}
 	p.cache.leaveLayout()
-	var b layoutBuilder
+	b := layoutBuilder{refused: p.opts.AppendMetadata || p.opts.ParseST || p.convertClassic || !p.cache.wantsLayout()}
 	if err := p.parse(body, contentType, &b); err != nil {
 		return p.finish(err)
 	}
 	if err := p.finish(nil); err != nil {
 		return err
 	}
-	if !p.opts.AppendMetadata && !p.opts.ParseST && !p.convertClassic {
-		p.cache.enterLayout(b.build(body, contentType))
-	}
+	p.cache.enterLayout(b.build(body, contentType))
 	return nil
 }
 
@@ -238,7 +236,7 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 	} else {
 		parser.Labels(&l)
 		if l = p.sampleLabels(l); l.IsEmpty() {
-			b.add(in.text, v, p.cache.add(in.text, 0, l))
+			b.add(in.text, v, p.cache.add(string(in.text), 0, l))
 			return nil
 		}
 		if err := p.checkLabels(l); err != nil {
@@ -285,7 +283,7 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 	case !ok:
 		b.refuse()
 	case !was:
-		s = p.cache.add(in.text, ref, l)
+		s = p.cache.add(string(in.text), ref, l)
 		if p.samplesErr == nil && p.bucketsErr == nil {
 			p.added++
 		}

@@ -1,0 +1,145 @@
+package scrape
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/discovery/targetgroup"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/scrape"
+)
+
+// loopOf returns a loop that appends to a storage but does not run.
+func loopOf(t testing.TB) (*loop, *recording) {
+	t.Helper()
+	cfg, err := config.Load("scrape_configs: [{job_name: j}]", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := newRecording()
+	m, err := newManager(&scrape.Options{}, to, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := m.newPool(cfg.ScrapeConfigs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.cancel)
+	found, _, _ := p.targets([]*targetgroup.Group{{Targets: []model.LabelSet{{model.AddressLabel: "a"}}}})
+	for hash, f := range found {
+		l := p.newLoop(f.Target, hash, newCache())
+		t.Cleanup(l.cancel)
+		return l, to
+	}
+	t.Fatal("there is no target")
+	return nil, nil
+}
+
+// samePages appends the same pages with layouts and with the parser only, which
+// TestManager_StoresWhatPrometheusStores compares with Prometheus, and returns how many pages had a known layout.
+func samePages(t *testing.T, media string, bodies [][]byte) (known int) {
+	t.Helper()
+	var loops [2]*loop
+	var to [2]*recording
+	for i := range loops {
+		loops[i], to[i] = loopOf(t)
+	}
+	for n, body := range bodies {
+		var texts [2]string
+		for i, l := range loops {
+			if i == 1 {
+				l.cache.pause = 1
+			}
+			was := l.cache.layout
+			app := to[i].AppenderV2(t.Context()).(*recordingAppender)
+			p := l.newPage(app, time.Now())
+			err := p.append(bytes.Clone(body), media)
+			if err != nil {
+				_, _ = l.appendFailed(app, time.Now())
+			}
+			_ = app.Commit()
+			texts[i] = fmt.Sprint(to[i].committed(""), p.total, p.kept, p.added, err, l.cache.meta.LengthMetadata(), l.cache.meta.SizeMetadata())
+			if was != nil && was == l.cache.layout {
+				known++
+			}
+		}
+		if texts[0] != texts[1] {
+			t.Fatalf("page %d of %q: %s", n, bodies, difference(texts[0], texts[1]))
+		}
+	}
+	return known
+}
+
+func FuzzPages(f *testing.F) {
+	f.Add([]byte("# TYPE a counter\na 1\nb{x=\"1\"} 2\n\xff# TYPE a counter\na 1.5\nb{x=\"1\"} -0\n"), false)
+	f.Add([]byte("a 1\nb 2\n\xffb 2\na 1\n\xffa 1\nb 2\n\xffb 7\na 9\n\xffb 7\n# HELP a\na 9\n"), false)
+	f.Add([]byte("# TYPE a counter\na_total 1\n# EOF\n\xffa_total 1\n# TYPE a counter\n# EOF\n\xffa_total 1 # {x=\"1\"} 1\n# EOF\n"), true)
+	f.Fuzz(func(t *testing.T, pages []byte, open bool) {
+		media := plainText
+		if open {
+			media = openMetrics
+		}
+		samePages(t, media, bytes.Split(pages, []byte{0xff}))
+	})
+}
+
+// Random pages with and without layouts have the same effect.
+func TestPage_LayoutsChangeNothing(t *testing.T) {
+	known := 0
+	for seed := range uint64(max(20, *histories)) {
+		h := &history{r: rand.New(rand.NewPCG(*historySeed+seed, 7))}
+		media, bodies := "", [][]byte{}
+		for range 40 {
+			a := h.next()
+			if media == "" {
+				media = a.media
+			}
+			if a.status == 0 {
+				bodies = append(bodies, []byte(a.body))
+			}
+		}
+		known += samePages(t, media, bodies)
+	}
+	if known == 0 {
+		t.Error("no page had a known layout")
+	}
+}
+
+// A number is what Prometheus' parser reads, or left to it.
+func TestNumber_HasTheBitsOfParseFloat(t *testing.T) {
+	check := func(text string) {
+		want, err := strconv.ParseFloat(text, 64)
+		if math.IsNaN(want) {
+			want = math.Float64frombits(value.NormalNaN)
+		}
+		if v, n := number([]byte(text + "\nmore 1\n")); n != 0 && (err != nil || n != len(text) || math.Float64bits(v) != math.Float64bits(want)) {
+			t.Errorf("%q: %v with %d bytes, want %v, %v", text, v, n, want, err)
+		} else if n == 0 && err == nil && len(text) > 0 && !bytes.ContainsAny([]byte(text), "pP_") {
+			t.Errorf("%q is not read", text)
+		}
+	}
+	for _, text := range valueTexts {
+		check(text)
+	}
+	r := rand.New(rand.NewPCG(*historySeed, 1))
+	for range 20000 {
+		v := math.Float64frombits(r.Uint64())
+		check(strconv.FormatFloat(v, "feg"[r.IntN(3)], -1, 64))
+		check(strconv.FormatFloat(r.Float64()*math.Pow10(r.IntN(18)), 'f', r.IntN(20), 64))
+	}
+	for _, text := range []string{"", "1", "1 ", "1 1\n", "-\n", "\n"} { // not whole values
+		if v, n := number([]byte(text)); n != 0 {
+			t.Errorf("%q: %v", text, v)
+		}
+	}
+}

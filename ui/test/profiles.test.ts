@@ -39,7 +39,7 @@ test("the address keeps everything and leaves defaults out", () => {
   assert.equal(formatProfileState(parseProfileState("")), "");
   const text = formatProfileState({ ...parseProfileState(""), type: CPU, service: "ferula", groupBy: "pod", rangeMS: 900_000, profile: { id: "ab", timeMS: 17 } });
   assert.deepEqual(parseProfileState(text), { type: CPU, service: "ferula", matchers: "", groupBy: "pod", rangeMS: 900_000, endMS: null, stepMS: null, refreshMS: 0, profile: { id: "ab", timeMS: 17 },
-    span: "", over: "", cell: null, services: "",
+    span: "", over: "", dots: null, cell: null, services: "",
     base: null, view: "flame", find: "", sandwich: "", upward: false, collapse: false, focus: "", nodes: 0, ends: false, bySelf: false, tenant: "",
     lines: { hidden: [], only: [], sort: "", find: "", all: false }, order: "" });
   assert.equal(parseProfileState("?id=x").profile, null);

@@ -111,10 +111,11 @@ test("any state of the profiles page survives the address", () => {
   const text = () => one("", "a", 'pod="a&b", x=~"%2F+#"', "é\n漢 \u{1f525}", "<script>", " ", "base=1-2", "main.(*T).f[...]", "/re(gex)/");
   for (let i = 0; i < 2000; i++) {
     const over = one("", "services", "lines", "heat", "spans") as ProfileState["over"];
+    const dots = one(null, true, false);
     const profile = one(null, { id: "p", timeMS: 17 });
     const s: ProfileState = {
       type: text(), service: text(), matchers: text(), groupBy: text(), rangeMS: one(1000, 3_600_000, 1), endMS: one(null, 1_700_000_000_123), stepMS: one(null, 15_000), refreshMS: one(0, 5000),
-      profile, span: profile ? one("", "00000000000000ff") : "", over, cell: over === "heat" || over === "spans" ? one(null, { start: 1, end: 2, low: -1.5e-7, high: 3e21 }, { start: 1_700_000_000_000, end: 1_700_000_015_000, low: 12345678.35, high: 2e9 }) : null,
+      profile, span: profile ? one("", "00000000000000ff") : "", over, dots, cell: over === "heat" || over === "spans" ? one(null, { start: 1, end: 2, low: -1.5e-7, high: 3e21 }, { start: 1_700_000_000_000, end: 1_700_000_015_000, low: 12345678.35, high: 2e9 }) : null,
       services: text(), base: one(null, { start: 1, end: 2 }), view: one("flame", "table", "both"), find: text(), sandwich: text(), upward: one(true, false), collapse: one(true, false),
       focus: one("", "a", "zz9.0.abcd"), nodes: one(0, ...NODES.slice(1)), ends: one(true, false), bySelf: one(true, false), tenant: text(),
       lines: { hidden: one([], ["a", "b1"]), only: one([], ["z9"]), sort: one("", "max-", "name+"), find: text(), all: one(true, false) }, order: one("", "name", "total"),

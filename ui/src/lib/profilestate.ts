@@ -3,7 +3,7 @@
 //   ?type=process_cpu:cpu:nanoseconds:cpu:nanoseconds&service=ferula&match=pod="a"&by=pod&range=1h&end=…&id=…&at=…
 //
 // id and at name one profile, an exemplar that was clicked, span one span of it; without them the flame graph is that of the
-// whole range. base is a second range, "from-to" in ms, that the shown one is compared with. over is what is above the flame
+// whole range. dots shows a profile of each step on its line. base is a second range, "from-to" in ms, that the shown one is compared with. over is what is above the flame
 // graph, and cell the cell of its heat map whose profiles are listed. The rest is of the flame graph.
 import { formatDuration } from "./duration.ts";
 import { formatCell, parseCell, type Cell } from "./profileheat.ts";
@@ -24,6 +24,8 @@ export interface ProfileState {
   span: string;
   /** What is shown over time; "" is chosen by the page: services where there are several, else lines. */
   over: Over;
+  /** Whether lines have a dot for a profile of each step; null is chosen by the page: for one service. */
+  dots: boolean | null;
   /** Of the heat map, whose profiles or spans are listed. */
   cell: Cell | null;
   /** What is searched for among services. */
@@ -86,6 +88,7 @@ export function parseProfileState(search: string): ProfileState {
     rangeMS, endMS, stepMS, refreshMS,
     profile, over,
     span: profile ? q.get("span") ?? "" : "",
+    dots: q.has("dots") ? q.get("dots") !== "0" : null,
     cell: over === "heat" || over === "spans" ? parseCell(q.get("cell")) : null,
     services: q.get("services") ?? "",
     base: rangeOf(q.get("base")),
@@ -128,6 +131,7 @@ export function formatProfileState(s: ProfileState): string {
     put("span", s.span);
   }
   put("over", s.over);
+  if (s.dots !== null) q.set("dots", s.dots ? "1" : "0");
   if (s.cell && (s.over === "heat" || s.over === "spans")) q.set("cell", formatCell(s.cell));
   put("services", s.services);
   if (s.base) q.set("base", `${s.base.start}-${s.base.end}`);

@@ -28,7 +28,7 @@ export function OverTime({ services, ...props }: OverProps & { services: readonl
   const over = shownOf(state, services);
   const kinds: [Exclude<Over, "">, string][] = [["lines", "Lines"], ["heat", "Heat map"], ["spans", "Spans"]];
   if (state.service === "") kinds.unshift(["services", "Services"]);
-  const bar = (hint: string) => (
+  const bar = (hint: ComponentChildren) => (
     <div class="panel-bar">
       <h2>{typeName(type)}</h2>
       <Segments<Exclude<Over, "">> label="Over time as" value={over ?? "lines"} options={kinds} onChange={(to) => onChange({ over: to, cell: null })} />
@@ -37,7 +37,9 @@ export function OverTime({ services, ...props }: OverProps & { services: readonl
   );
   if (over === null) return <section class="panel" aria-label="Over time">{bar("")}<div class="waiting" /></section>;
   if (over === "services") return <Services {...props} bar={bar} />;
-  if (over === "lines") return <SeriesPanel {...props} bar={bar} />;
+  // Labels make most of a response with exemplars, and among the lines of all services dots are too many to click.
+  const dotted = state.dots ?? (state.service !== "" || services?.length === 1);
+  if (over === "lines") return <SeriesPanel {...props} dotted={dotted} bar={bar} />;
   return <ProfileHeat key={over} {...props} spans={over === "spans"} bar={bar} />;
 }
 
@@ -50,9 +52,9 @@ function shownOf(s: ProfileState, services: readonly string[] | null): Exclude<O
   return services.length > 1 ? "services" : "lines";
 }
 
-export type Bar = (hint: string) => ComponentChildren;
+export type Bar = (hint: ComponentChildren) => ComponentChildren;
 
-function SeriesPanel({ state, type, now, selector, onChange, onShow, bar }: OverProps & { bar: Bar }) {
+function SeriesPanel({ state, type, now, selector, onChange, onShow, dotted, bar }: OverProps & { dotted: boolean; bar: Bar }) {
   const panel = useRef<HTMLElement>(null);
   const { all } = state.lines;
   const px = panel.current?.clientWidth ?? Math.min(innerWidth - 48, 1600);
@@ -63,7 +65,7 @@ function SeriesPanel({ state, type, now, selector, onChange, onShow, bar }: Over
   const { average } = figuresOf(type, g.step);
   const { result, requested, error, loading, reload } = useCall<{ series?: WireSeries[] }>("SelectSeries", {
     profileTypeID: type.ID, labelSelector: selector, start: String(g.start), end: String(g.end), step: g.step / 1000,
-    groupBy: state.groupBy === "" ? [] : [state.groupBy], exemplarType: "EXEMPLAR_TYPE_INDIVIDUAL",
+    groupBy: state.groupBy === "" ? [] : [state.groupBy], ...(dotted ? { exemplarType: "EXEMPLAR_TYPE_INDIVIDUAL" } : {}),
     ...(average ? { aggregation: "TIME_SERIES_AGGREGATION_TYPE_AVERAGE" } : {}), ...(all ? {} : { limit: String(SERIES_MAX + 1) }),
   }, `${now}|${state.tenant}`);
   const shown = parseType((requested as Requested).profileTypeID ?? "");
@@ -76,7 +78,7 @@ function SeriesPanel({ state, type, now, selector, onChange, onShow, bar }: Over
   return (
     <section class="panel" aria-label="Over time" ref={panel}>
       <Progress on={loading} />
-      {bar("one dot is one profile; click it for its flame graph")}
+      {bar(<>{dotted && "one dot is one profile; click it for its flame graph "}<label class="check"><input type="checkbox" checked={dotted} onChange={(e) => onChange({ dots: e.currentTarget.checked })} />Profiles</label></>)}
       {error && <Failure error={error} onRetry={reload} />}
       {!error && <Incomplete warnings={result?.warnings} />}
       {!error && result && columns.labels.length === 0 && <Empty title="No data in this range">No profile matches the selector.</Empty>}

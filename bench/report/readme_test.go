@@ -165,7 +165,7 @@ func claims() []claim {
 			worstOver("sidecar", "ferula", "Thanos", "CPU: .+ in the head"), below(mib("sidecar/anon-mib"))}},
 		{"a scrape of 10,000 lines", "exposition", []number{percentOf("exposition/live-10k"), percentOf("exposition/live-10k-vs-client-golang")}},
 		{"profile series with an exemplar", "profiles", []number{worstOver("profiles", "with exemplars", "without", "time: .+"),
-			worstOver("profiles", "with exemplars", "without", "server CPU: .*by service.*"), worstOver("profiles", "with exemplars", "without", "server CPU: .+ by pod")}},
+			worstOver("profiles", "with exemplars", "without", "(?:server )?CPU: .*by service.*"), worstOver("profiles", "with exemplars", "without", "(?:server )?CPU: .+ by pod")}},
 	}
 }
 

@@ -111,7 +111,7 @@ export const checks = {
     await until("two lines", async () => (await drawn(page))?.data.length === 3);
     await total(page, 1e9);
     check(!requested.some((q) => q.exemplarType), "profiles were requested that are not shown");
-    await page.getByLabel("Profiles", { exact: true }).check();
+    await page.getByRole("checkbox", { name: "Profiles" }).check();
     await until("the dots", () => page.evaluate(() => document.querySelector(".plot")?.plot?.options.dots?.length > 0));
     check(requested.some((q) => q.method === "SelectSeries" && q.profileTypeID === TYPE && q.exemplarType === "EXEMPLAR_TYPE_INDIVIDUAL"), "CPU time is not what is shown first");
     await screenshot(page, "profiles-light");

@@ -87,7 +87,7 @@ func (f *Fleet) push(ctx context.Context, s *server, d time.Duration) (int64, er
 			}
 			request, sum, err := f.Request(n, due.UnixNano())
 			if err == nil {
-				_, err = s.call(ctx, pushPath, request)
+				_, err = s.call(ctx, PushPath, request)
 			}
 			if err != nil {
 				return err

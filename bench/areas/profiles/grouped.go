@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/ferula-io/ferula/bench/area"
 	series "github.com/ferula-io/ferula/internal/profiles"
@@ -28,9 +27,9 @@ var groupedGoals = []struct {
 func grouped(ctx context.Context, b *area.Bench) error {
 	var allocs []string
 	overPlain := func(goal string, whats []string) {
-		worst := math.NaN()
+		worst := 0.0
 		for _, what := range whats {
-			worst = worse(worst, b.Over(with, plain, what))
+			worst = max(worst, b.Over(with, plain, what))
 		}
 		b.Measure(goal, worst, whats...)
 	}
@@ -52,7 +51,7 @@ func grouped(ctx context.Context, b *area.Bench) error {
 	b.Note(
 		"TimeSeriesQuery_TimeRange has the names and the dimensions of the benchmark that the goals come from: selector {}, groups by service_name, step 60 s, 1, 5, 15 and 60 min, six blocks, without and with exemplars.",
 		fmt.Sprintf("By service: %d services x %d pods, one row a profile over an hour, in %d blocks and a head; step 60 s, the start is not aligned. Sums and exemplars, their labels included, equal those computed from what was pushed.", fleetServices, fleetPods, fleetBlocks),
-		"Time is that of the engine, whose exemplars refer to label sets by number; server CPU is that of a ferula serve over the same folder from the request to the last byte of the response, where labels are written.")
+		"Time is that of the engine, whose exemplars refer to label sets by number.")
 	return nil
 }
 
@@ -60,29 +59,6 @@ func groupedRequest(minutes int64) series.SeriesRequest {
 	req := seriesRequest(minutes, series.LabelService)
 	req.StepMS = groupedStepMS
 	return req
-}
-
-func groupedOf(ctx context.Context, b *area.Bench, rows int) (whats []string, err error) {
-	err = inDir("", func(dir string) error {
-		var pushed *fleet
-		err := inStore(dir, unmerged, func(s *store.Store, _ string) (err error) {
-			pushed, whats, err = groupedEngine(ctx, b, s, dir, rows)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return serve(ctx, b, dir, func(s *server) error {
-			for _, minutes := range groupedMinutes {
-				req := groupedRequest(minutes)
-				if _, err := s.measureSeries(ctx, b, &req, pushed, "server CPU: "+groupedWhat(rows, minutes)); err != nil {
-					return fmt.Errorf("%d min: %w", minutes, err)
-				}
-			}
-			return nil
-		})
-	})
-	return whats, err
 }
 
 var groupedMinutes = []int64{1, 5, 15, 60}
@@ -100,22 +76,26 @@ func groupedWhat(rows int, minutes int64) string {
 	return fmt.Sprintf("TimeSeriesQuery_TimeRange/%s, %d rows by service, step 60 s", part, rows)
 }
 
-// groupedEngine fills a store and measures the engine.
-func groupedEngine(ctx context.Context, b *area.Bench, s *store.Store, dir string, rows int) (pushed *fleet, whats []string, err error) {
-	if pushed, err = pushFleet(ctx, s, setsOf(fleetServices, fleetPods), rows, fleetBlocks, fleetBlocks+1); err != nil {
-		return nil, nil, err
-	}
-	if _, err := blocksIn(dir, fleetBlocks); err != nil {
-		return nil, nil, err
-	}
-	e := query.New(query.Options{}, s)
-	for _, minutes := range groupedMinutes {
-		req, what := groupedRequest(minutes), groupedWhat(rows, minutes)
-		if err := errors.Join(compareEngine(ctx, e, req, pushed), measureSides(ctx, b, e, req, what)); err != nil {
-			return nil, nil, fmt.Errorf("%d min: %w", minutes, err)
+// groupedOf fills a store and measures the engine.
+func groupedOf(ctx context.Context, b *area.Bench, rows int) (whats []string, err error) {
+	err = inStore("", unmerged, func(s *store.Store, dir string) error {
+		pushed, err := pushFleet(ctx, s, setsOf(fleetServices, fleetPods), rows, fleetBlocks, fleetBlocks+1)
+		if err != nil {
+			return err
 		}
-		whats = append(whats, what)
-		b.Logf("%s: with exemplars %.3f of time", what, b.Over(with, plain, "time: "+what))
-	}
-	return pushed, whats, nil
+		if _, err := blocksIn(dir, fleetBlocks); err != nil {
+			return err
+		}
+		e := query.New(query.Options{}, s)
+		for _, minutes := range groupedMinutes {
+			req, what := groupedRequest(minutes), groupedWhat(rows, minutes)
+			if err := errors.Join(compareEngine(ctx, e, req, pushed), measureSides(ctx, b, e, req, what)); err != nil {
+				return fmt.Errorf("%d min: %w", minutes, err)
+			}
+			whats = append(whats, what)
+			b.Logf("%s: with exemplars %.3f of time", what, b.Over(with, plain, "time: "+what))
+		}
+		return nil
+	})
+	return whats, err
 }

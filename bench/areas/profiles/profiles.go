@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 
@@ -22,13 +21,14 @@ import (
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes",
-	Sides: []string{naive, plain, with, ferula}, Run: run,
+	Sides: []string{naive, floor, plain, with, ferula}, Run: run,
 }
 
 const (
 	plain  = "without"
 	with   = "with exemplars"
 	naive  = "naive"
+	floor  = "floor"
 	ferula = "ferula"
 )
 
@@ -114,11 +114,4 @@ func inDir(dir string, work func(dir string) error) error {
 		defer os.RemoveAll(dir)
 	}
 	return work(dir)
-}
-
-func worse(a, b float64) float64 {
-	if math.IsNaN(a) {
-		return b
-	}
-	return max(a, b)
 }

@@ -62,7 +62,7 @@ func pushOverHTTP(ctx context.Context, b *area.Bench, s *server, round int, requ
 	used, err := s.CPUDuring(ctx, func() error {
 		return proc.Parallel(clients, func(c int) error {
 			for i := c; i < len(requests); i += clients {
-				if _, err := s.call(ctx, pushPath, requests[i]); err != nil {
+				if _, err := s.call(ctx, PushPath, requests[i]); err != nil {
 					return err
 				}
 			}
@@ -85,7 +85,7 @@ func (s *server) total(ctx context.Context, startMS, endMS int64) (int64, error)
 	if err != nil {
 		return 0, err
 	}
-	body, err := s.call(ctx, mergePath, request)
+	body, err := s.call(ctx, MergePath, request)
 	if err != nil {
 		return 0, err
 	}

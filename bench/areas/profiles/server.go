@@ -12,7 +12,6 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
-	series "github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
@@ -21,9 +20,9 @@ type server struct{ *area.Side }
 
 // Paths of the API.
 const (
-	pushPath   = "/push.v1.PusherService/Push"
+	PushPath   = "/push.v1.PusherService/Push"
 	seriesPath = "/querier.v1.QuerierService/SelectSeries"
-	mergePath  = "/querier.v1.QuerierService/SelectMergeStacktraces"
+	MergePath  = "/querier.v1.QuerierService/SelectMergeStacktraces"
 )
 
 // serve calls work while ferula serve runs over a directory of profiles. Its limits of rate and age do not apply to the bench's
@@ -53,49 +52,18 @@ func (s *server) call(ctx context.Context, path string, request []byte) ([]byte,
 	return body, err
 }
 
-// seriesCalls is the number of requests in a reading.
-const seriesCalls = 100
-
-// measureSeries measures the server's CPU for a request without exemplars and one with exemplars. It returns the response with
-// exemplars. Both responses are compared with the pushed profiles.
-func (s *server) measureSeries(ctx context.Context, b *area.Bench, req *series.SeriesRequest, pushed *fleet, what string) (last *profilepb.SelectSeriesResponse, err error) {
-	want := pushed.expected(req)
-	var requests [2][]byte
-	for i, side := range []string{plain, with} {
-		m := &profilepb.SelectSeriesRequest{
-			ProfileTypeID: req.Type.String(), LabelSelector: "{}", Start: req.StartMS, End: req.EndMS, Step: float64(req.StepMS) / 1000, GroupBy: req.GroupBy,
-			ExemplarType: []profilepb.ExemplarType{profilepb.ExemplarType_EXEMPLAR_TYPE_NONE, profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL}[i],
-		}
-		if requests[i], err = proto.Marshal(m); err != nil {
-			return nil, err
-		}
-		body, err := s.call(ctx, seriesPath, requests[i])
-		if err != nil {
-			return nil, err
-		}
-		last = &profilepb.SelectSeriesResponse{}
-		if err := proto.Unmarshal(body, last); err != nil {
-			return nil, err
-		}
-		if err := compare(want, i == 1, pointsOfMessage(last)); err != nil {
-			return nil, fmt.Errorf("response %s: %w", side, err)
-		}
-	}
-	return last, b.EachRound(what, func(round int) error {
-		for i, side := range []string{plain, with} {
-			used, err := s.CPUDuring(ctx, func() error {
-				for range seriesCalls {
-					if _, err := s.call(ctx, seriesPath, requests[i]); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-			b.Add(round, side, what, area.Seconds, used.Seconds()/seriesCalls)
-		}
-		return nil
+// MergeRequest returns a request for the flame graph of what a fleet has pushed between two times.
+func MergeRequest(selector string, startMS, endMS int64) ([]byte, error) {
+	return proto.Marshal(&profilepb.SelectMergeStacktracesRequest{
+		ProfileTypeID: heapType.String(), LabelSelector: selector, Start: startMS, End: endMS,
 	})
+}
+
+// MergedTotal returns the total of a response to MergeRequest: the allocated bytes.
+func MergedTotal(body []byte) (int64, error) {
+	var response profilepb.SelectMergeStacktracesResponse
+	if err := proto.Unmarshal(body, &response); err != nil {
+		return 0, fmt.Errorf("merge of profiles: %w", err)
+	}
+	return response.GetFlamegraph().GetTotal(), nil
 }

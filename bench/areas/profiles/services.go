@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
@@ -64,10 +63,10 @@ func oneServiceIn(ctx context.Context, b *area.Bench, dir string, n int) error {
 		}
 		return nil
 	})
-	worst, from := math.NaN(), []string(nil)
+	worst, from := 0.0, []string(nil)
 	for _, what := range []string{mergeCPU, mergeSymbols} {
 		one, all := what+", "+ofOne, what+", "+ofAll
-		worst, from = worse(worst, area.Over(b.Median(ferula, one), b.Median(ferula, all))), append(from, one, all)
+		worst, from = max(worst, area.Over(b.Median(ferula, one), b.Median(ferula, all))), append(from, one, all)
 	}
 	b.Measure("profiles/merge-one-service", worst, from...)
 	b.Note(fmt.Sprintf("One service: %d profiles of %d services in one block, of which a flame graph is made by a store that was just opened; symbols read are the bytes of the decoded symbols that the store counts afterwards. The CPU of collections of garbage in which there was no merge is subtracted on both sides.", n, mergeServices))

@@ -18,7 +18,7 @@ var layers = []struct {
 	{"shared and process", []string{
 		"internal/invariant", "internal/bufpool", "internal/version", "internal/files", "internal/hint",
 		"internal/redact", "internal/httpbody", "internal/precheck", "internal/dnslookup",
-		"internal/process",
+		"internal/inflate", "internal/process",
 	}, true},
 	{"data", []string{"internal/series", "internal/tsdb", "internal/blocks", "internal/bucket"}, true},
 	{"slices", []string{

@@ -35,7 +35,7 @@ import (
 )
 
 var (
-	histories = flag.Int("scrape.histories", 3, "number of random histories per configuration that are compared "+
+	histories = flag.Int("scrape.histories", 1, "number of random histories per configuration that are compared "+
 		"with Prometheus' scrapes")
 	historySeed = flag.Uint64("scrape.seed", 1, "seed of the histories")
 )

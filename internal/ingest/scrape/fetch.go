@@ -1,7 +1,6 @@
 package scrape
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
@@ -27,6 +25,8 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ferula-io/ferula/internal/inflate"
 )
 
 // fetcher fetches the pages of a target.
@@ -84,7 +84,7 @@ func accept(formats []config.ScrapeProtocol, escaping model.EscapingScheme) stri
 
 var (
 	bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-	gzips  = sync.Pool{New: func() any { return new(gzip.Reader) }}
+	gzips  = sync.Pool{New: func() any { return new(inflate.Inflater) }}
 	zstds  = sync.Pool{New: func() any {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 		if err != nil {
@@ -93,6 +93,9 @@ var (
 		return d
 	}}
 )
+
+// sizeMax is the limit on a compressed page without body_size_limit.
+const sizeMax = 1 << 40
 
 // maxBody is the largest buffer that is kept for other pages.
 const maxBody = 16 << 20
@@ -115,7 +118,7 @@ func (f *fetcher) fetch(ctx context.Context) (body *bytes.Buffer, contentType st
 	_, end := span(ctx, "scrapeRead")
 	defer func() { end(err) }()
 	body = bodies.Get().(*bytes.Buffer)
-	body.Grow(f.lastSize + bytes.MinRead)
+	body.Grow(f.lastSize + 1024) // reading and decompressing take more than the page
 	if contentType, err = f.read(resp, body); err == nil && body.Len() > 0 {
 		f.lastSize = body.Len()
 	}
@@ -156,12 +159,7 @@ func (f *fetcher) read(resp *http.Response, body *bytes.Buffer) (contentType str
 	var from io.Reader = resp.Body
 	switch resp.Header.Get("Content-Encoding") {
 	case "gzip":
-		z := gzips.Get().(*gzip.Reader)
-		defer gzips.Put(z)
-		if err := z.Reset(bufio.NewReader(resp.Body)); err != nil {
-			return "", err
-		}
-		from = z
+		return resp.Header.Get("Content-Type"), f.readGzip(resp.Body, body)
 	case "zstd":
 		if !f.zstd {
 			return "", errors.New(`received a zstd-compressed response, but the "zstd-scrape" feature flag is not enabled`)
@@ -182,10 +180,37 @@ func (f *fetcher) read(resp *http.Response, body *bytes.Buffer) (contentType str
 		return "", err
 	}
 	if n >= f.sizeLimit {
-		f.metrics.bodySizeLimit.Inc()
-		return "", errBodySizeLimit
+		return "", f.tooLarge()
 	}
 	return resp.Header.Get("Content-Type"), nil
+}
+
+func (f *fetcher) tooLarge() error {
+	f.metrics.bodySizeLimit.Inc()
+	return errBodySizeLimit
+}
+
+// readGzip decompresses a page from one buffer to another. Its compressed bytes have a limit, too: data that cannot be
+// compressed grows by less than an eighth.
+func (f *fetcher) readGzip(from io.Reader, body *bytes.Buffer) error {
+	limit := min(f.sizeLimit, sizeMax)
+	compressed := bodies.Get().(*bytes.Buffer)
+	defer f.release(compressed)
+	n, err := compressed.ReadFrom(io.LimitReader(from, limit+limit/8+1024))
+	if err != nil {
+		return err
+	}
+	if n >= limit+limit/8+1024 {
+		return f.tooLarge()
+	}
+	z := gzips.Get().(*inflate.Inflater)
+	defer gzips.Put(z)
+	page, err := z.Gzip(body.AvailableBuffer(), compressed.Bytes(), int(limit-1))
+	if errors.Is(err, inflate.ErrGzipLimit) {
+		return f.tooLarge()
+	}
+	body.Write(page) // where it is already, unless it did not fit
+	return err
 }
 
 // newClient returns a client for the targets of a job; socket is the path of a Unix socket that it connects to

@@ -96,6 +96,14 @@ func FuzzPages(f *testing.F) {
 // Random pages with and without layouts have the same effect.
 func TestPage_LayoutsChangeNothing(t *testing.T) {
 	known := 0
+	for _, text := range []string{
+		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\na 2\n|a 1\nb 2\n", // a line twice instead of another
+		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\n|a 1\nb 2\n",
+		"a 1\nlate 2\n|a 1\nlate 60\n|a 1\nlate 3\n|a 1\n",
+		"# TYPE a counter\na 1\n|# TYPE a gauge\na 1\n|a 2\n|a 3\n",
+	} {
+		known += samePages(t, plainText, bytes.Split([]byte(text), []byte("|")))
+	}
 	for seed := range uint64(max(20, *histories)) {
 		h := &history{r: rand.New(rand.NewPCG(*historySeed+seed, 7))}
 		media, bodies := "", [][]byte{}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/httpbody"
+	"github.com/ferula-io/ferula/internal/inflate"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
@@ -298,9 +299,9 @@ func (u *upload) inflateText() error {
 
 // gunzip decompresses gzip of at most limit bytes. tooLarge returns the error of more bytes.
 func gunzip(b []byte, limit int, tooLarge func() error) ([]byte, error) {
-	out, err := new(pprof.Inflater).Gzip(nil, b, limit)
+	out, err := new(inflate.Inflater).Gzip(nil, b, limit)
 	switch {
-	case errors.Is(err, pprof.ErrGzipLimit):
+	case errors.Is(err, inflate.ErrGzipLimit):
 		return nil, tooLarge()
 	case err != nil:
 		return nil, badRequest("gzip: %v", err)

@@ -28,6 +28,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/inflate"
 )
 
 var (
@@ -175,7 +176,7 @@ type Profile struct {
 	buf    []byte // memory into which a compressed profile is inflated
 	limits Limits
 
-	inflater *Inflater // nil: not used yet
+	inflater *inflate.Inflater // nil: not used yet
 }
 
 // Strings returns the number of texts.
@@ -264,12 +265,12 @@ func (p *Profile) inflate(src []byte) error {
 		return nil
 	}
 	if p.inflater == nil {
-		p.inflater = new(Inflater)
+		p.inflater = new(inflate.Inflater)
 	}
 	var err error
 	p.buf, err = p.inflater.Gzip(p.buf[:0], src, p.limits.Bytes)
 	switch {
-	case errors.Is(err, ErrGzipLimit):
+	case errors.Is(err, inflate.ErrGzipLimit):
 		return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes,
 			p.limits.Flags.Of("DecompressedBytes"))
 	case err != nil:

@@ -1,4 +1,4 @@
-package pprof
+package inflate
 
 import (
 	"encoding/binary"

@@ -1,4 +1,14 @@
-package pprof
+// Package inflate decompresses gzip from one slice to another.
+//
+// Bodies of requests and responses are read whole. A reader of streams, such as in compress/gzip, has a window from
+// which it copies every byte once more, and checks for the end of its input at every symbol. Here the output itself
+// is the window. Far from the ends of both slices a symbol needs no check. 56 bits are loaded at once, which are
+// enough for three literals or one length. One lookup in a table returns a symbol, its base and its number of bits.
+// Near the ends the same tables are used with checks.
+//
+// The caller sets the limit on the output. The format is RFC 1951 and RFC 1952: members may follow each other, and
+// checksums are verified. Gzip accepts what compress/gzip accepts.
+package inflate
 
 import (
 	"bytes"
@@ -8,16 +18,6 @@ import (
 	"math/bits"
 	"slices"
 )
-
-// Profiles are received and decoded whole. A reader of streams, such as in compress/gzip, has a
-// window from which it copies every byte once more, and checks for the end of its input at every
-// symbol. Here the output itself is the window. Far from the ends of both slices a symbol needs no
-// check. 56 bits are loaded at once, which are enough for three literals or one length. One
-// lookup in a table returns a symbol, its base and its number of bits. Near the ends the same
-// tables are used with checks.
-//
-// The caller sets the limit on the output. The format is RFC 1951 and RFC 1952: members may
-// follow each other, and checksums are verified. Gzip accepts what compress/gzip accepts.
 
 // Errors of Gzip.
 var (

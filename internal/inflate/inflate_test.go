@@ -1,4 +1,4 @@
-package pprof
+package inflate
 
 import (
 	"bytes"
@@ -228,5 +228,12 @@ func BenchmarkGzip(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

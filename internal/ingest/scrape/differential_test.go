@@ -35,7 +35,7 @@ import (
 )
 
 var (
-	histories = flag.Int("scrape.histories", 1, "number of random histories per configuration that are compared "+
+	histories = flag.Int("scrape.histories", 2, "number of random histories per configuration that are compared "+
 		"with Prometheus' scrapes")
 	historySeed = flag.Uint64("scrape.seed", 1, "seed of the histories")
 )
@@ -585,7 +585,7 @@ func TestManager_StoresWhatPrometheusStores(t *testing.T) {
 				tw.scrape(answers)
 			}
 			tw.sameMetrics()
-			if total := rounds * len(all); !opts.AppendMetadata && (tw.known < total/8 || tw.shuffled < total/100) {
+			if total := rounds * len(all); !opts.AppendMetadata && (tw.known < total/20 || tw.shuffled < total/200) {
 				t.Errorf("of %d pages %d had a known layout, %d in another order: the test compares too few", total, tw.known, tw.shuffled)
 			}
 		})

@@ -99,10 +99,13 @@ func TestPage_LayoutsChangeNothing(t *testing.T) {
 	for _, text := range []string{
 		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\na 2\n|a 1\nb 2\n", // a line twice instead of another
 		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\n|a 1\nb 2\n",
+		"a 1\nb 2\n# EOF\n|b 2\na 1\n# EOF\n|a 3\nb 2\n# EOF\n|b 2\na 1\n# EOF\n|b 2\n# EOF\na 1\n", // an early end
 		"a 1\nlate 2\n|a 1\nlate 60\n|a 1\nlate 3\n|a 1\n",
 		"# TYPE a counter\na 1\n|# TYPE a gauge\na 1\n|a 2\n|a 3\n",
 	} {
-		known += samePages(t, plainText, bytes.Split([]byte(text), []byte("|")))
+		for _, media := range []string{plainText, openMetrics} {
+			known += samePages(t, media, bytes.Split([]byte(text), []byte("|")))
+		}
 	}
 	for seed := range uint64(max(20, *histories)) {
 		h := &history{r: rand.New(rand.NewPCG(*historySeed+seed, 7))}

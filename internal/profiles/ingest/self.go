@@ -32,9 +32,10 @@ const (
 )
 
 // Self profiles this process continuously. CPU profiles follow each other without a gap; each
-// is called a slice. Profiles of the heap, goroutines, mutexes and blocking are taken at the
-// same interval. A process has one CPU profiler: a request to /debug/pprof/profile ends the
-// running slice, and the next slice waits until that request has ended.
+// is called a slice. Profiles of the heap, goroutines, mutexes and blocking are taken once in
+// four slices, because they change slowly. A process has one CPU profiler: a request to
+// /debug/pprof/profile ends the running slice, and the next slice waits until that request has
+// ended.
 type Self struct {
 	opts   SelfOptions
 	in     *Ingester
@@ -133,8 +134,10 @@ func (s *Self) slice(ctx context.Context) error {
 var states = []struct{ lookup, name string }{{"heap", "memory"}, {"goroutine", "goroutines"}, {"mutex", "mutex"},
 	{"block", "block"}}
 
+const statesEvery = 4 // slices
+
 func (s *Self) runStates(ctx context.Context) {
-	tick := time.NewTicker(s.opts.Every)
+	tick := time.NewTicker(statesEvery * s.opts.Every)
 	defer tick.Stop()
 	since := time.Now()
 	for {

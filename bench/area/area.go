@@ -160,17 +160,7 @@ type Outcome struct {
 	Recorder
 	Measured []Measured
 	Notes    []string // for the reader of the table
-	Files    []File   // further results, written if the run is recorded
 }
-
-// File is a result besides the table.
-type File struct {
-	Path string // relative to the root of the repository, with slashes
-	Text string
-}
-
-// RunMark stands for date, commit, rounds and CPU of the run in the text of a File.
-const RunMark = "RUN-OF-THE-BENCH"
 
 // Measure records the figure of a goal.
 func (o *Outcome) Measure(goal string, value float64, from ...string) {

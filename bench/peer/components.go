@@ -57,6 +57,15 @@ func (p Program) Serve(log, tsdb, config string, more ...string) proc.Spec {
 	})
 }
 
+// Single returns the specification of a single VictoriaMetrics over a data directory. No sample expires.
+func (p Program) Single(log, data string, more ...string) proc.Spec {
+	spec := p.spec(log, func(addr string) []string {
+		return append([]string{"-httpListenAddr=" + addr, "-storageDataPath=" + data, "-retentionPeriod=100y"}, more...)
+	})
+	spec.Ready = "/health"
+	return spec
+}
+
 func (p Program) spec(log string, args func(addr string) []string) proc.Spec {
 	return proc.Spec{Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: log, Args: args}
 }

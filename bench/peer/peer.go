@@ -34,6 +34,7 @@ const (
 	Promtool   = "promtool"
 	Thanos     = "thanos"
 	VersityGW  = "versitygw"
+	Victoria   = "victoriametrics"
 	Ferula     = "ferula"
 	Relay      = "relay" // the bench's own lower bounds of a frontend, and of a server of chunks
 	Drain      = "drain" // reads by remote read with ferula's client

@@ -53,14 +53,6 @@ func TestPlots_AreThoseOfTheResults(t *testing.T) {
 	}
 }
 
-// The plot of memory over time is not drawn from RESULTS.md: its points are written by the run whose figures are there.
-func TestPlots_MemoryOverTimeIsOfTheRecordedRun(t *testing.T) {
-	run := report.Parse(read(t, "bench", "RESULTS.md"))["remoteread"].Run
-	if text := read(t, "docs", "perf", "remote-read-memory.svg"); run == "" || !strings.Contains(text, ">"+run+"; ") {
-		t.Errorf("docs/perf/remote-read-memory.svg is not of the run %q: restore both files of one run", run)
-	}
-}
-
 // Each figure in a plot of one row is a cell of RESULTS.md.
 func TestPlots_HaveTheTextOfTheCells(t *testing.T) {
 	results, files := drawn(t)

@@ -66,12 +66,15 @@ func SelfCPU() time.Duration {
 }
 
 // Anon returns the resident anonymous memory of process pid in bytes: its heap and stacks, not mapped files.
-func Anon(pid int) (int64, error) {
+func Anon(pid int) (int64, error) { return memory(pid, "RssAnon") }
+
+// memory returns a figure of /proc/PID/status in bytes.
+func memory(pid int, name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	kib, err := field(text, "RssAnon", ":")
+	kib, err := field(text, name, ":")
 	return kib << 10, err
 }
 
@@ -99,9 +102,8 @@ func parseIO(text []byte) (io IO, err error) {
 	return io, err
 }
 
-// parseMallocs returns the number of objects allocated since the start, of the comment lines "# Name = value" at the end of a
-// heap profile in text form.
-func parseMallocs(profile []byte) (int64, error) { return field(profile, "# Mallocs", " =") }
+// parseMemStat returns a figure of the comment lines "# Name = value" at the end of a heap profile in text form.
+func parseMemStat(profile []byte, name string) (int64, error) { return field(profile, "# "+name, " =") }
 
 // field parses the number in a line such as "name: 123", "name:   123 kB" or "name = 123".
 func field(text []byte, name, separator string) (int64, error) {

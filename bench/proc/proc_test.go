@@ -90,13 +90,13 @@ func TestSystemCallCountsAreRead(t *testing.T) {
 func TestHeapProfilesAreRead(t *testing.T) {
 	text := "heap profile: 1: 2 [3: 4] @ heap/1048576\n1: 2 [3: 4] @ 0x1\n\n# runtime.MemStats\n# Alloc = 9\n" +
 		"# TotalAlloc = 4096\n# Mallocs = 77\n# Frees = 5\n# HeapAlloc = 12\n# PauseNs = [1 2]\n"
-	if got, err := parseMallocs([]byte(text)); got != 77 || err != nil {
+	if got, err := parseMemStat([]byte(text), "Mallocs"); got != 77 || err != nil {
 		t.Errorf("got %d, %v, want 77", got, err)
 	}
-	if _, err := parseMallocs([]byte("# TotalAlloc = 1\n")); !errors.Is(err, ErrMissing) {
+	if _, err := parseMemStat([]byte("# TotalAlloc = 1\n"), "Mallocs"); !errors.Is(err, ErrMissing) {
 		t.Errorf("got %v, want ErrMissing", err)
 	}
-	if _, err := parseMallocs([]byte("# Mallocs = x\n")); err == nil {
+	if _, err := parseMemStat([]byte("# Mallocs = x\n"), "Mallocs"); err == nil {
 		t.Error("a word was parsed as a number")
 	}
 }

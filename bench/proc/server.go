@@ -106,6 +106,14 @@ func (s *Server) Stop() error {
 	return nil
 }
 
+// Kill ends the process by SIGKILL. Stop need not be called then.
+func (s *Server) Kill() error {
+	s.Client.Close()
+	err := s.cmd.Process.Kill()
+	<-s.ended
+	return err
+}
+
 // CPU returns the CPU time that the server has used.
 func (s *Server) CPU() (time.Duration, error) { return CPU(s.Pid()) }
 
@@ -129,6 +137,9 @@ func (s *Server) TimesDuring(ctx context.Context, work func() error) (user, sys 
 // Anon returns the server's resident anonymous memory in bytes.
 func (s *Server) Anon() (int64, error) { return Anon(s.Pid()) }
 
+// Peak returns the highest resident memory of the server so far in bytes, mapped files included.
+func (s *Server) Peak() (int64, error) { return memory(s.Pid(), "VmHWM") }
+
 // IO returns the server's counts of reads and writes.
 func (s *Server) IO() (IO, error) { return ReadIO(s.Pid()) }
 
@@ -138,14 +149,17 @@ func (s *Server) GC(ctx context.Context) error {
 	return err
 }
 
-// mallocs forces a garbage collection in the server and returns the number of objects that its runtime has allocated. The
-// request itself allocates: see MallocsDuring.
-func (s *Server) mallocs(ctx context.Context) (int64, error) {
+// Live forces a garbage collection in the server and returns the bytes of its heap that are in use then.
+func (s *Server) Live(ctx context.Context) (int64, error) { return s.memStat(ctx, "HeapAlloc") }
+
+// memStat forces a garbage collection in the server and returns a figure of its runtime. The request itself allocates: see
+// MallocsDuring.
+func (s *Server) memStat(ctx context.Context, name string) (int64, error) {
 	text, _, err := s.Fetch(ctx, Request{Path: "/debug/pprof/heap?gc=1&debug=1"})
 	if err != nil {
 		return 0, err
 	}
-	return parseMallocs(text)
+	return parseMemStat(text, name)
 }
 
 // CPUDuring returns the CPU time that the server uses for work. It includes the collection of garbage that work has
@@ -177,7 +191,7 @@ func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, e
 				return 0, err
 			}
 		}
-		n, err := s.mallocs(ctx)
+		n, err := s.memStat(ctx, "Mallocs")
 		if err != nil {
 			return 0, err
 		}

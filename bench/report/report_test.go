@@ -199,29 +199,6 @@ func TestTable_NamesTheCPUAndTheSpread(t *testing.T) {
 	}
 }
 
-func TestWriteFiles_NamesTheRun(t *testing.T) {
-	root, r := t.TempDir(), runForTest()
-	r.Outcome.Files = []area.File{{Path: "x.svg", Text: "<text>" + area.RunMark + "</text>"}}
-	if err := r.WriteFiles(root); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := os.ReadFile(filepath.Join(root, "x.svg")); err != nil || string(got) != "<text>1970-01-01, commit abc, median of 2; cpu, 2 cores</text>" {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
-func TestWriteFiles_WritesBelowTheRoot(t *testing.T) {
-	root := t.TempDir()
-	r := runForTest()
-	r.Outcome.Files = []area.File{{Path: "docs/perf/x.svg", Text: "a plot"}}
-	if err := r.WriteFiles(root); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := os.ReadFile(filepath.Join(root, "docs", "perf", "x.svg")); err != nil || string(got) != "a plot" {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
 // Results that an earlier area of the same run has written do not mark the commit as changed.
 func TestCommit_IgnoresReportsAndPlots(t *testing.T) {
 	root := t.TempDir()

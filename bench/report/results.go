@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/goal"
 )
 
@@ -73,20 +71,6 @@ func place(text, areaName, name, section string) string {
 // markers returns the lines before and after a section.
 func markers(name string) (begin, end string) {
 	return "<!-- begin " + name + " -->\n", "<!-- end " + name + " -->\n"
-}
-
-// WriteFiles writes the further results of the area into the repository in root. They name their run in place of area.RunMark.
-func (r Run) WriteFiles(root string) error {
-	for _, f := range r.Outcome.Files {
-		name := filepath.Join(root, filepath.FromSlash(f.Path))
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(name, []byte(strings.ReplaceAll(f.Text, area.RunMark, r.title()+"; "+r.Machine.Processor())), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Replace puts section between the markers of its name, or at the end if there are no

@@ -2,7 +2,7 @@
 # Builds the peers from their released Go modules, or installs them from npm, and prints the path of each binary, one per
 # line, in the order of the arguments:
 #
-#	test/peers/build.sh prometheus promtool thanos versitygw fake-gcs-server azurite
+#	test/peers/build.sh prometheus promtool thanos versitygw victoriametrics fake-gcs-server azurite
 #
 # It builds from the committed go.mod and go.sum of each peer into FERULA_PEERS_DIR (default test/peers/.cache). The
 # file name has a hash of module files, Go version, tags and flags, and an existing file is not built again. With -n, a
@@ -19,11 +19,11 @@ cache=$(cd "$cache" && pwd)
 export GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0
 
 usage() {
-	echo "usage: build.sh [-n] [prometheus|promtool|thanos|versitygw|fake-gcs-server|azurite]..." >&2
+	echo "usage: build.sh [-n] [prometheus|promtool|thanos|versitygw|victoriametrics|fake-gcs-server|azurite]..." >&2
 	exit 2
 }
 
-# peer NAME sets folder, module, package, tags and the variable of its version.
+# peer NAME sets folder, module, package, tags, the variable of its version, and what that begins with.
 peer() {
 	case $1 in
 	prometheus | promtool)
@@ -37,6 +37,11 @@ peer() {
 	versitygw)
 		folder=versitygw module=github.com/versity/versitygw
 		package=$module/cmd/versitygw tags='' variable=main.Version
+		;;
+	victoriametrics)
+		folder=victoriametrics module=github.com/VictoriaMetrics/VictoriaMetrics
+		package=$module/app/victoria-metrics tags='' variable=$module/lib/buildinfo.Version prefix=victoria-metrics-v
+		export CGO_ENABLED=1 # as its releases for Linux: zstd in C
 		;;
 	fake-gcs-server)
 		folder=fake-gcs-server module=github.com/fsouza/fake-gcs-server
@@ -59,12 +64,12 @@ release() {
 }
 
 build() {
-	local name=$1 folder module package tags variable
+	local name=$1 folder module package tags variable prefix=''
 	peer "$name"
 	cd "$here/$folder"
 	local version flags key binary
 	version=$(awk -v m="$module" '$1 == m { print $2 } $1 == "require" && $2 == m { print $3 }' go.mod)
-	flags="-X $variable=$(release "$version")"
+	flags="-X $variable=$prefix$(release "$version")"
 	key=$({
 		cat go.mod go.sum
 		go version

@@ -1,9 +1,9 @@
 // Package engine measures the cost of PromQL: goals engine/*.
 //
 // Prometheus and ferula serve run as processes on copies of the same blocks, with the same flags, and get the same range queries
-// in turn. The responses are compared byte for byte before anything is measured. If VictoriaMetrics of Debian is installed, it
-// imports the same samples and gets three of the queries. Its responses must equal Prometheus' within 1e-9, except those of
-// functions that it defines differently.
+// in turn. The responses are compared byte for byte before anything is measured. VictoriaMetrics imports the same samples and
+// gets three of the queries. Its responses must equal Prometheus' within 1e-9, except those of functions that it defines
+// differently.
 package engine
 
 import (

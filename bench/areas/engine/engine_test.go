@@ -43,14 +43,3 @@ func TestHistogramSpec_BucketsAreCumulative(t *testing.T) {
 		before = values
 	}
 }
-
-func TestVersionOf_IsNeverEmpty(t *testing.T) {
-	for _, c := range []struct{ reported, installed, want string }{
-		{"victoria-metrics-1.2\n", "1.79.5", "victoria-metrics-1.2"}, {"\n", "1.79.5+ds1-2", "victoria-metrics, Debian package 1.79.5+ds1-2"},
-		{"", "", "victoria-metrics, which does not report its version"},
-	} {
-		if got := versionOf(c.reported, c.installed); got != c.want {
-			t.Errorf("%+v: got %q", c, got)
-		}
-	}
-}

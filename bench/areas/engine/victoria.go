@@ -8,9 +8,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 
 	"github.com/prometheus/common/model"
 
@@ -27,26 +24,13 @@ const (
 
 // overVictoria imports the samples into VictoriaMetrics, compares its responses with Prometheus' and measures three queries.
 func overVictoria(ctx context.Context, b *area.Bench, prometheus *area.Side) (err error) {
-	path, err := exec.LookPath("victoria-metrics")
+	program, err := b.Program(ctx, peer.Victoria)
 	if err != nil {
-		b.Logf("victoria-metrics is not installed: engine/vs-victoriametrics is not measured")
-		b.Note("VictoriaMetrics was not installed.")
-		return nil
+		return err
 	}
-	version, err := exec.CommandContext(ctx, path, "-version").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", path, err, version)
-	}
-	installed, _ := exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat=${Version}", "victoria-metrics").Output() // it may not be of a package
-	b.Versions = append(b.Versions, versionOf(string(version), string(installed)))
-	s := b.Side(victoria, peer.Program{Name: victoria, Path: path}, "victoriametrics")
+	s := b.Side(victoria, program, peer.Victoria)
 	launch := func(s *area.Side) (proc.Spec, error) {
-		return proc.Spec{
-			Name: victoria, Path: path, Env: peer.RuntimeEnv(), Ready: "/health", Log: s.Log(),
-			Args: func(addr string) []string {
-				return []string{"-httpListenAddr=" + addr, "-storageDataPath=" + filepath.Join(s.Dir, "data"), "-retentionPeriod=100y", "-search.disableCache"}
-			},
-		}, os.RemoveAll(s.Dir)
+		return s.Program.Single(s.Log(), s.TSDBDir(), "-search.disableCache"), os.RemoveAll(s.Dir)
 	}
 	return b.With(ctx, launch, func() error {
 		if err := importAll(ctx, s.Server, spec()); err != nil {
@@ -73,18 +57,6 @@ func overVictoria(ctx context.Context, b *area.Bench, prometheus *area.Side) (er
 			return nil
 		})
 	}, s)
-}
-
-// versionOf returns the version of VictoriaMetrics: what the program reports, or that of its Debian package, because the program
-// in it was built without one.
-func versionOf(reported, installed string) string {
-	if reported = strings.TrimSpace(reported); reported != "" {
-		return reported
-	}
-	if installed = strings.TrimSpace(installed); installed != "" {
-		return "victoria-metrics, Debian package " + installed
-	}
-	return "victoria-metrics, which does not report its version"
 }
 
 // importAll sends all samples of the data and makes them visible.

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -42,7 +41,6 @@ const (
 
 	// slowBytesPerSecond is the rate of a slow reader: a response of chunks takes it about a minute.
 	slowBytesPerSecond = 2 << 20
-	plotEvery          = 5 * time.Millisecond
 )
 
 func floats() blocks.Spec { return area.Floats(8) }
@@ -97,7 +95,6 @@ type bench struct {
 	*area.Bench
 	sides        []*area.Side
 	drain, floor *area.Side
-	lines        []line // of the plot
 }
 
 func run(ctx context.Context, of *area.Bench) (err error) {
@@ -135,7 +132,6 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 		return err
 	}
 	b.conclude()
-	b.Files = []area.File{{Path: "docs/perf/remote-read-memory.svg", Text: svg(b.lines)}}
 	return nil
 }
 
@@ -291,24 +287,16 @@ func grown(spec blocks.Spec, form string) read {
 	return r
 }
 
-// memory measures the growth of memory by the first request to a server that has just started. In the first round over the
-// large blocks it also records memory over time, for the plot.
+// memory measures the growth of memory by the first request to a server that has just started.
 func (b *bench) memory(ctx context.Context, launch area.Launch, reads ...read) error {
 	return b.InTurn("memory: "+reads[0].what, b.sides, func(round int, s *area.Side) error {
 		for _, r := range reads {
-			drawn := line{side: s.Name, what: r.what}
 			_, err := b.Growth(ctx, round, s, launch, r.what, func() error {
-				if round == 1 && r.spec == floats() {
-					defer proc.Watch(s.Pid(), plotEvery, drawn.add)()
-				}
 				_, err := b.send(ctx, s, r, &sink{})
 				return err
 			})
 			if err != nil {
 				return err
-			}
-			if len(drawn.anon) > 0 {
-				b.lines = append(b.lines, drawn)
 			}
 		}
 		return nil

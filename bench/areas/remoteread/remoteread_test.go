@@ -2,19 +2,16 @@ package remoteread
 
 import (
 	"context"
-	"encoding/xml"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
 
-	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
@@ -60,22 +57,5 @@ func TestSpecs_BlocksSpanAtMostEightHours(t *testing.T) {
 		if spec > floats().StartMS+8*hourMS {
 			t.Errorf("samples up to %d", spec)
 		}
-	}
-}
-
-func TestPlot_IsAnSVGWithEveryLine(t *testing.T) {
-	text := svg([]line{
-		{"Prometheus", "samples, 8 h", []time.Duration{0, time.Second}, []int64{20 << 20, 2000 << 20}},
-		{"ferula", "chunks, 8 h", []time.Duration{0, time.Second / 4}, []int64{0, 9 << 20}},
-	})
-	for decoder := xml.NewDecoder(strings.NewReader(text)); ; {
-		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if strings.Count(text, "<polyline") != 2 || !strings.Contains(text, "ferula: chunks, 8 h, 0.25 s") || !strings.Contains(text, area.RunMark) {
-		t.Error(text)
 	}
 }

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -9,11 +10,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+
 	"github.com/ferula-io/ferula/bench/blocks"
 )
 
 func TestFleet_EveryTargetHasItsPage(t *testing.T) {
-	f := newFleet(3, 40)
+	f, err := newFleet(3, 40, pages{shuffled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.Close()
 	path := filepath.Join(t.TempDir(), "targets.json")
 	if err := f.writeList(path); err != nil {
@@ -55,6 +63,36 @@ func TestFleet_EveryTargetHasItsPage(t *testing.T) {
 		t.Errorf("a target that does not exist: %s", response.Status)
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestLayouts_AreOpenMetricsWithTheSamplesThatAreExpected(t *testing.T) {
+	f, err := newFleet(3, 0, pages{real: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	samples, exemplars := 0, 0
+	for i, layout := range f.layouts {
+		page := f.page(layout, i)
+		parser, err := textparse.New(page, "application/openmetrics-text; version=1.0.0", labels.NewSymbolTable(), textparse.ParserOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for entry, err := parser.Next(); !errors.Is(err, io.EOF); entry, err = parser.Next() {
+			if err != nil {
+				t.Fatalf("layout %d: %v", i, err)
+			}
+			if entry == textparse.EntrySeries {
+				samples++
+			}
+			if parser.Exemplar(&exemplar.Exemplar{}) {
+				exemplars++
+			}
+		}
+	}
+	if samples != f.samples() || exemplars == 0 {
+		t.Errorf("%d samples, want %d; %d exemplars", samples, f.samples(), exemplars)
+	}
 }
 
 func TestRuleFile_EveryRuleSelectsOnePod(t *testing.T) {

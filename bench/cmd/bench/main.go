@@ -169,12 +169,9 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	if err != nil {
 		return short, err
 	}
-	if !first { // plots and further files are those of the first section
+	if !first { // plots are those of the first section
 		fmt.Fprintf(os.Stderr, "bench: the section of %s follows that of another CPU, which the plots show\n", r.Machine.Processor())
 		return short, nil
-	}
-	if err := r.WriteFiles(root); err != nil {
-		return short, err
 	}
 	if err := plot.Write(root); err != nil {
 		return short, fmt.Errorf("RESULTS.md is written, not all plots: %w", err)

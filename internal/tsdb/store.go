@@ -218,6 +218,8 @@ func (o Options) prometheus() *tsdb.Options {
 	p.SamplesPerChunk = cmp.Or(o.SamplesPerChunk, p.SamplesPerChunk)
 	p.BlockReloadInterval = cmp.Or(o.BlockReloadInterval, p.BlockReloadInterval)
 	p.CompactionDelayMaxPercent = cmp.Or(o.CompactionDelayPercent, p.CompactionDelayMaxPercent)
+	// StripeSize stays Prometheus' 2^14. With 500,000 series, 2^17 takes 0.2 of 0.45 µs off an append by reference, and
+	// 2^10 adds 0.05; but 2^17 needs 28 MiB more even if there is no series, and the size is set before the log is read.
 	if o.FloatChunkEncodingIsXOR2 {
 		p.FloatChunkEncoding = chunkenc.EncXOR2
 	}

@@ -63,7 +63,7 @@ func TestCheck_ExitCodesAreThoseOfPromtool(t *testing.T) {
 		{"web configuration", []string{"web-config", file("web.yml", "basic_auth_users: {eve: '$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi'}\n")}, 0},
 		{"faulty web configuration", []string{"web-config", file("web2.yml", "tls_server_config: {cert_file: none.pem}\n")}, 1},
 	} {
-		if code := run(append([]string{"check"}, tt.args...)); code != tt.code {
+		if code := run(append([]string{"ferula", "check"}, tt.args...)); code != tt.code {
 			t.Errorf("%s: exit code %d, want %d", tt.name, code, tt.code)
 		}
 	}
@@ -108,7 +108,7 @@ func TestCheck_ProfileBlocksOfARunningServer(t *testing.T) {
 	}
 	check := func(what string, want int, args ...string) {
 		t.Helper()
-		if code := run(append([]string{"check", "profiles"}, args...)); code != want {
+		if code := run(append([]string{"ferula", "check", "profiles"}, args...)); code != want {
 			t.Errorf("%s: exit code %d, want %d", what, code, want)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 func printed(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	parser, err := newParser(&commands{}, kong.Exit(func(int) {}), kong.Writers(&out, &bytes.Buffer{}))
+	parser, err := newParser("ferula", &commands{}, kong.Exit(func(int) {}), kong.Writers(&out, &bytes.Buffer{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func printed(t *testing.T, args ...string) (string, error) {
 // TestMain makes the test a ferula for the completion scripts, which run the program.
 func TestMain(m *testing.M) {
 	if os.Getenv("FERULA_COMPLETES") != "" {
-		os.Exit(run(os.Args[1:]))
+		os.Exit(run(os.Args))
 	}
 	os.Exit(m.Run())
 }

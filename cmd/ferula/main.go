@@ -44,17 +44,19 @@ type commands struct {
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
-// newParser returns a parser that sets the fields of cli.
-func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
+// newParser returns a parser that sets the fields of cli. name is the name of the program: peerPrograms have others.
+func newParser(name string, cli *commands, options ...kong.Option) (*kong.Kong, error) {
+	peer := peerPrograms[name]
 	parser, err := kong.New(cli, append([]kong.Option{
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
-		kong.Vars{"shells": shells, "version": "ferula " + version.Current().Version},
+		kong.Vars{"shells": shells, "version": peer.versionText(name)},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
 	}, options...)...)
 	if err == nil {
+		peer.setDefaults(parser)
 		setHelp(parser)
 		addPeerFlags(parser)
 	}
@@ -94,13 +96,17 @@ func main() {
 	// A build flag of Prometheus sets the version in these variables. Goroutines of every
 	// role read them, so they are set before any goroutine starts.
 	remote.UserAgent, scrape.UserAgent = version.UserAgent(), version.UserAgent()
-	os.Exit(run(os.Args[1:]))
+	os.Exit(run(os.Args))
 }
 
-// run runs a command line and returns the exit code.
-func run(args []string) int {
+// run runs a command line, which begins with the path of the program, and returns the exit code.
+func run(line []string) int {
 	var cli commands
-	parser, err := newParser(&cli)
+	name, args := nameOf(line[0]), line[1:]
+	parser, err := newParser(name, &cli)
+	if peer, ok := peerPrograms[name]; ok && err == nil {
+		args, err = peer.args(args)
+	}
 	if err != nil {
 		return report(err, "")
 	}

@@ -163,7 +163,7 @@ func runCaptured(t *testing.T, args []string) (int, string) {
 	}
 	defer func(before *os.File) { os.Stderr = before }(os.Stderr)
 	os.Stderr = file
-	code := run(args)
+	code := run(append([]string{"ferula"}, args...))
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ var update = flag.Bool("update", false, "write docs/ops/flags.md")
 
 func parserOf(t *testing.T, cli *commands) *kong.Kong {
 	t.Helper()
-	parser, err := newParser(cli, kong.Exit(func(int) {}), kong.Writers(&bytes.Buffer{}, &bytes.Buffer{}))
+	parser, err := newParser("ferula", cli, kong.Exit(func(int) {}), kong.Writers(&bytes.Buffer{}, &bytes.Buffer{}))
 	if err != nil {
 		t.Fatal(err)
 	}

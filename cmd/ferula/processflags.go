@@ -83,6 +83,7 @@ func runRole[O any, R interface{ Run(context.Context) error }](ctx context.Conte
 		return usageError(err)
 	}
 	ignored.warn(f.logger)
+	warnOpen(f.logger, k, f.values)
 	defer ignoreHangups(f.logger)()
 	f.memory().apply(ctx, f.logger, 0)
 	r, err := build(opts)

@@ -126,6 +126,7 @@ func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignored
 	}
 	opts.Logger, opts.LogLevel, opts.Flags, opts.Web.CommandLine = logger, level, flagValues(k), commandLine(k, os.Args)
 	append(ignored, ignoredFeatures("features", c.Features, isFeature)...).warn(logger)
+	warnOpen(logger, k, opts.Flags)
 	setGOMAXPROCS(c.AutoMaxProcs)
 	c.Memory.apply(ctx, logger, time.Duration(c.MemoryRefresh))
 	serve, err := app.NewServe(opts)

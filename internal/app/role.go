@@ -30,15 +30,15 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// apiVersion is the Prometheus version whose HTTP API is implemented. Grafana reads it
+// APIVersion is the Prometheus version whose HTTP API is implemented. Grafana reads it
 // from status/buildinfo to decide which endpoints and parameters it may use.
-const apiVersion = "3.15.0"
+const APIVersion = "3.15.0"
 
 // buildInfo returns the build information that the Go toolchain recorded.
 func buildInfo() httpapi.BuildInfo {
 	build := version.Current()
 	return httpapi.BuildInfo{
-		Version:   apiVersion,
+		Version:   APIVersion,
 		Revision:  build.Revision,
 		BuildDate: build.Time,
 		GoVersion: runtime.Version(),

@@ -60,7 +60,7 @@ func TestExposeReady_FollowsTheReadiness(t *testing.T) {
 	if !strings.Contains(text, "\nprometheus_ready 1\n") {
 		t.Error(text)
 	}
-	for _, want := range []string{`goos="` + runtime.GOOS + `"`, `version="` + apiVersion + `"} 1` + "\n"} {
+	for _, want := range []string{`goos="` + runtime.GOOS + `"`, `version="` + APIVersion + `"} 1` + "\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}

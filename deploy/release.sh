@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds a release into bin/release: for each platform an archive of the static binary with licences, units,
-# manifests, manual page and completion scripts, its bill of materials, and on Linux a .deb and .rpm; a container image of the
+# manifests, manual page and completion scripts, its bill of materials, and on Linux a .deb and .rpm; container images of the
 # platforms of Linux, the chart, and SHA256SUMS with its signature; and the context of Containerfile into bin/image. Called by
 # `make release`:
 #
@@ -12,7 +12,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=bin/release
 rm -rf "$out" bin/image
-mkdir -p "$out" bin/tools bin/image/data bin/image/doc
+mkdir -p "$out" bin/tools bin/image/bin bin/image/data bin/image/doc
+ln -s /usr/bin/ferula bin/image/bin/prometheus
+ln -s /usr/bin/ferula bin/image/bin/thanos
+cp deploy/prometheus.yml bin/image/
 export CGO_ENABLED=0 GOTOOLCHAIN=local
 (cd tools/pack && GOWORK=off go build -o ../../bin/tools/nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm)
 (cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom && GOWORK=off go build -o ../bin/tools/image ./image &&
@@ -65,7 +68,8 @@ sed -i "s/^\(version\|appVersion\): .*/\1: $full/" "$made/ferula/Chart.yaml"
 sed -i "/^image:/s/tag: [^,]*/tag: $version/" "$made/ferula/values.yaml"
 tar -C "$made" --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX-w --mtime="@$created" -cf - ferula | gzip -n >"$out/ferula-chart-$version.tgz"
 if [[ ${#images[@]} -gt 0 ]]; then
-	bin/tools/image -version "$version" -created "$created" -doc bin/image/doc ${CA_CERTIFICATES:+-ca "$CA_CERTIFICATES"} -o "$out/ferula-$version-oci.tar" "${images[@]}"
+	bin/tools/image -version "$version" -created "$created" -doc bin/image/doc -config deploy/prometheus.yml \
+		${CA_CERTIFICATES:+-ca "$CA_CERTIFICATES"} -o "$out" "${images[@]}"
 fi
 (cd "$out" && sha256sum -- ferula-* >SHA256SUMS)
 cat "$out/SHA256SUMS"

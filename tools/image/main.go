@@ -1,16 +1,19 @@
-// Command image writes a container image as an archive in OCI's layout, which skopeo, podman and
-// registries read, without a container engine and without a base image:
+// Command image writes container images, each as an archive in OCI's layout, which skopeo, podman and registries read,
+// without a container engine and without a base image:
 //
-//	image -version 0.2.0 -created 1700000000 -doc doc -o ferula-oci.tar linux/amd64=ferula linux/arm64=ferula-arm64
+//	image -version 0.2.0 -created 1700000000 -doc doc -config prometheus.yml -o DIR linux/amd64=ferula linux/arm64=ferula-arm64
 //
-// Each platform has one layer: the static binary, the licences (the files of -doc, in /usr/share/doc/ferula), the certificates of
-// public authorities, a user 65532 that owns /data, and /tmp. The certificates are those of this machine (-ca); the annotation io.ferula.ca-certificates.digest has their digest.
-// The same arguments and files make the same bytes.
+// The images are those of the table variants: they have the same files, and start as ferula or under the name of a peer.
+// Each platform has two layers. The first is the same in all images: the static binary, its links under the peers' names,
+// the licences (the files of -doc, in /usr/share/doc/ferula), the certificates of public authorities and /tmp. The second
+// has the user and its directory. The certificates are those of this machine (-ca); the annotation
+// io.ferula.ca-certificates.digest has their digest. The same arguments and files make the same bytes.
 package main
 
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"crypto/x509"
@@ -21,14 +24,36 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
 
-// user is the user of the process, that of distroless images.
-const user = 65532
+// variant is an image.
+type variant struct {
+	name   string // in the names of the image and its archive; "" for the image ferula
+	user   int    // of the process
+	work   string // its working directory
+	volume string // a directory that belongs to the user
+	ports  []int
+	entry  string
+	args   []string // where a container has none
+}
+
+// variants are the images. One that starts as a peer has the user, directories and arguments of the peer's image, so that
+// it replaces that image alone. deploy/Containerfile builds the same.
+var variants = []variant{
+	{"", 65532, "/data", "/data", []int{9490, 10901, 10902}, "/usr/bin/ferula",
+		[]string{"serve", "--web.listen-address=0.0.0.0:9490", "--storage.tsdb.path=/data"}},
+	{"prometheus", 65534, "/prometheus", "/prometheus", []int{9090}, "/bin/prometheus",
+		[]string{"--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"}},
+	{"thanos", 1001, "/", "/data", []int{10901, 10902}, "/bin/thanos", nil},
+}
+
+// image returns the name of the image.
+func (v variant) image() string { return strings.TrimSuffix("ferula-"+v.name, "-") }
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -43,27 +68,75 @@ func run(args []string) error {
 	created := flags.Int64("created", 0, "time of the image and its files, in seconds since 1970")
 	ca := flags.String("ca", "/etc/ssl/certs/ca-certificates.crt", "certificates of public authorities, in PEM")
 	doc := flags.String("doc", "", "directory of files for /usr/share/doc/ferula: the licences")
-	out := flags.String("o", "", "archive to write")
+	conf := flags.String("config", "", "file for /etc/prometheus/prometheus.yml, which Prometheus' image has, too")
+	out := flags.String("o", "", "directory of the archives IMAGE-VERSION-oci.tar to write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *version == "" || *doc == "" || *out == "" || flags.NArg() == 0 {
-		return errors.New("-version, -doc, -o and at least one PLATFORM=BINARY are needed")
+	if *version == "" || *doc == "" || *conf == "" || *out == "" || flags.NArg() == 0 {
+		return errors.New("-version, -doc, -config, -o and at least one PLATFORM=BINARY are needed")
 	}
 	certificates, err := authorities(*ca)
 	if err != nil {
 		return err
 	}
-	documents, err := documentsOf(*doc)
+	files, err := documentsOf(*doc)
 	if err != nil {
 		return err
 	}
-	file, err := os.Create(*out)
+	example, err := os.ReadFile(*conf)
 	if err != nil {
 		return err
 	}
-	w := &archive{tar: tar.NewWriter(file), at: time.Unix(*created, 0).UTC(), written: map[string]bool{}}
-	return errors.Join(w.image(*version, append(documents, entry{authoritiesPath, 0o644, 0, certificates}), flags.Args()), w.tar.Close(), file.Close())
+	files = append(files, entry{name: authoritiesPath, mode: 0o644, content: certificates}, entry{name: "tmp/", mode: 0o1777},
+		entry{name: "etc/prometheus/prometheus.yml", mode: 0o644, content: example})
+	for _, v := range variants {
+		if name, ok := strings.CutPrefix(v.entry, "/bin/"); ok {
+			files = append(files, entry{name: "bin/" + name, mode: 0o777, link: "/usr/bin/ferula"})
+		}
+	}
+	at := time.Unix(*created, 0).UTC()
+	var platforms []built
+	for _, arg := range flags.Args() {
+		b, err := build(at, files, arg)
+		if err != nil {
+			return err
+		}
+		platforms = append(platforms, b)
+	}
+	labels := map[string]string{
+		"org.opencontainers.image.version": *version, "org.opencontainers.image.licenses": "Apache-2.0",
+		"org.opencontainers.image.source":  "https://github.com/ferula-io/ferula",
+		"io.ferula.ca-certificates.digest": digest(certificates),
+	}
+	for _, v := range variants {
+		labels["org.opencontainers.image.title"] = v.image()
+		if err := v.write(filepath.Join(*out, v.image()+"-"+*version+"-oci.tar"), at, labels, platforms); err != nil {
+			return fmt.Errorf("%s: %w", v.image(), err)
+		}
+	}
+	return nil
+}
+
+// built is the binary of a platform, with the files around it.
+type built struct {
+	platform
+	files zipped
+}
+
+// build reads one PLATFORM=BINARY.
+func build(at time.Time, files []entry, arg string) (built, error) {
+	name, path, _ := strings.Cut(arg, "=")
+	goos, arch, ok := strings.Cut(name, "/")
+	if !ok || path == "" {
+		return built{}, fmt.Errorf("%q is not PLATFORM=BINARY", arg)
+	}
+	binary, err := os.ReadFile(path)
+	if err != nil {
+		return built{}, err
+	}
+	l, err := layer(at, append(slices.Clip(files), entry{name: "usr/bin/ferula", mode: 0o755, content: binary}))
+	return built{platform{arch, goos}, l}, err
 }
 
 // documentsOf returns the files of a directory, under their names in the image. At least one is needed.
@@ -78,7 +151,7 @@ func documentsOf(dir string) ([]entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, entry{"usr/share/doc/ferula/" + e.Name(), 0o644, 0, content})
+		files = append(files, entry{name: "usr/share/doc/ferula/" + e.Name(), mode: 0o644, content: content})
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s has no files", dir)
@@ -173,22 +246,23 @@ type rootFS struct {
 	DiffIDs []string `json:"diff_ids"`
 }
 
+// write writes the archive of an image.
+func (v variant) write(path string, at time.Time, labels map[string]string, platforms []built) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	a := &archive{tar: tar.NewWriter(file), at: at, written: map[string]bool{}}
+	return errors.Join(a.image(v, labels, platforms), a.tar.Close(), file.Close())
+}
+
 // image writes the whole layout.
-func (a *archive) image(version string, files []entry, binaries []string) error {
+func (a *archive) image(v variant, labels map[string]string, platforms []built) error {
 	all := index{SchemaVersion: 2, MediaType: typeIndex}
-	for _, arg := range binaries {
-		name, path, _ := strings.Cut(arg, "=")
-		goos, arch, ok := strings.Cut(name, "/")
-		if !ok || path == "" {
-			return fmt.Errorf("%q is not PLATFORM=BINARY", arg)
-		}
-		binary, err := os.ReadFile(path)
+	for _, p := range platforms {
+		d, err := a.manifest(v, labels, p)
 		if err != nil {
 			return err
-		}
-		d, err := a.manifest(version, platform{arch, goos}, append(slices.Clip(files), entry{"usr/bin/ferula", 0o755, 0, binary}))
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
 		}
 		all.Manifests = append(all.Manifests, d)
 	}
@@ -196,7 +270,7 @@ func (a *archive) image(version string, files []entry, binaries []string) error 
 	if err != nil {
 		return err
 	}
-	d.Annotations = map[string]string{"org.opencontainers.image.ref.name": version}
+	d.Annotations = map[string]string{"org.opencontainers.image.ref.name": labels["org.opencontainers.image.version"]}
 	top, err := json.Marshal(index{SchemaVersion: 2, MediaType: typeIndex, Manifests: []descriptor{d}})
 	if err != nil {
 		return err
@@ -204,89 +278,96 @@ func (a *archive) image(version string, files []entry, binaries []string) error 
 	return errors.Join(a.file("index.json", top), a.file("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)))
 }
 
-func (a *archive) manifest(version string, p platform, contents []entry) (descriptor, error) {
-	plain, err := layer(a.at, contents)
+func (a *archive) manifest(v variant, labels map[string]string, p built) (descriptor, error) {
+	name := cmp.Or(v.name, "ferula")
+	own, err := layer(a.at, []entry{
+		{name: strings.TrimPrefix(v.volume, "/") + "/", mode: 0o755, owner: v.user},
+		{name: "etc/group", mode: 0o644, content: fmt.Appendf(nil, "root:x:0:\n%s:x:%d:\n", name, v.user)},
+		{name: "etc/passwd", mode: 0o644, content: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\n%s:x:%d:%d:%s:%s:/sbin/nologin\n",
+			name, v.user, v.user, name, v.volume)},
+	})
 	if err != nil {
 		return descriptor{}, err
 	}
-	var compressed bytes.Buffer
-	zip := gzip.NewWriter(&compressed)
-	if _, err := zip.Write(plain); err != nil {
+	c := config{platform: p.platform, Created: a.at, RootFS: rootFS{Type: "layers"}, Config: process{
+		User: fmt.Sprintf("%d:%d", v.user, v.user), WorkingDir: v.work, Volumes: map[string]struct{}{v.volume: {}}, Labels: labels,
+		ExposedPorts: map[string]struct{}{}, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + v.volume},
+		Entrypoint: []string{v.entry}, Cmd: v.args,
+	}}
+	for _, port := range v.ports {
+		c.Config.ExposedPorts[fmt.Sprintf("%d/tcp", port)] = struct{}{}
+	}
+	m := manifest{SchemaVersion: 2, MediaType: typeManifest, Annotations: labels}
+	for _, l := range []zipped{p.files, own} {
+		d, err := a.blob(typeLayer, l.content)
+		if err != nil {
+			return descriptor{}, err
+		}
+		m.Layers, c.RootFS.DiffIDs = append(m.Layers, d), append(c.RootFS.DiffIDs, l.diffID)
+	}
+	if m.Config, err = a.document(typeConfig, c); err != nil {
 		return descriptor{}, err
 	}
-	if err := zip.Close(); err != nil {
-		return descriptor{}, err
-	}
-	files, err := a.blob(typeLayer, compressed.Bytes())
-	if err != nil {
-		return descriptor{}, err
-	}
-	labels := map[string]string{
-		"org.opencontainers.image.title": "ferula", "org.opencontainers.image.version": version, "org.opencontainers.image.licenses": "Apache-2.0",
-		"org.opencontainers.image.source": "https://github.com/ferula-io/ferula", "io.ferula.ca-certificates.digest": digest(contentOf(contents, authoritiesPath)),
-	}
-	settings, err := a.document(typeConfig, config{platform: p, Created: a.at, RootFS: rootFS{"layers", []string{digest(plain)}}, Config: process{
-		User: fmt.Sprintf("%d:%d", user, user), WorkingDir: "/data", Volumes: map[string]struct{}{"/data": {}}, Labels: labels,
-		ExposedPorts: map[string]struct{}{"9490/tcp": {}, "10901/tcp": {}, "10902/tcp": {}}, Env: []string{"PATH=/usr/bin", "HOME=/data"},
-		Entrypoint: []string{"/usr/bin/ferula"}, Cmd: []string{"serve", "--web.listen-address=0.0.0.0:9490", "--storage.tsdb.path=/data"},
-	}})
-	if err != nil {
-		return descriptor{}, err
-	}
-	d, err := a.document(typeManifest, manifest{2, typeManifest, settings, []descriptor{files}, labels})
-	d.Platform = &p
+	d, err := a.document(typeManifest, m)
+	d.Platform = &p.platform
 	return d, err
 }
 
 const authoritiesPath = "etc/ssl/certs/ca-certificates.crt"
 
-// entry is a file of the image, or a directory if its name ends with a slash.
+// entry is a file of the image, a link, or a directory if its name ends with a slash.
 type entry struct {
 	name    string
 	mode    int64
 	owner   int
 	content []byte
+	link    string // where a link leads
 }
 
-func contentOf(files []entry, name string) []byte {
-	return files[slices.IndexFunc(files, func(e entry) bool { return e.name == name })].content
+// zipped is a compressed layer.
+type zipped struct {
+	diffID  string // the digest of the tar archive
+	content []byte
 }
 
-// layer returns the files of the image as a tar archive, in the order of their names, so that a directory is before its files.
-func layer(at time.Time, files []entry) ([]byte, error) {
-	files = append(slices.Clip(files), []entry{
-		{"data/", 0o755, user, nil},
-		{"etc/", 0o755, 0, nil},
-		{"etc/group", 0o644, 0, fmt.Appendf(nil, "root:x:0:\nferula:x:%d:\n", user)},
-		{"etc/passwd", 0o644, 0, fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nferula:x:%d:%d:ferula:/data:/sbin/nologin\n", user, user)},
-		{"etc/ssl/", 0o755, 0, nil},
-		{"etc/ssl/certs/", 0o755, 0, nil},
-		{"tmp/", 0o1777, 0, nil},
-		{"usr/", 0o755, 0, nil},
-		{"usr/bin/", 0o755, 0, nil},
-		{"usr/share/", 0o755, 0, nil},
-		{"usr/share/doc/", 0o755, 0, nil},
-		{"usr/share/doc/ferula/", 0o755, 0, nil},
-	}...)
+// layer returns files as a compressed tar archive, in the order of their names, so that a directory is before its files.
+// Directories of files are added.
+func layer(at time.Time, files []entry) (zipped, error) {
+	has := map[string]bool{}
+	for _, f := range files {
+		has[f.name] = true
+	}
+	for _, f := range slices.Clip(files) {
+		for dir := path.Dir(strings.TrimSuffix(f.name, "/")); dir != "." && !has[dir+"/"]; dir = path.Dir(dir) {
+			has[dir+"/"], files = true, append(files, entry{name: dir + "/", mode: 0o755})
+		}
+	}
 	slices.SortFunc(files, func(a, b entry) int { return strings.Compare(a.name, b.name) })
-	var out bytes.Buffer
+	var out, compressed bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.content)), ModTime: at, Format: tar.FormatUSTAR}
-		if strings.HasSuffix(f.name, "/") {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.content)),
+			ModTime: at, Format: tar.FormatUSTAR, Linkname: f.link}
+		switch {
+		case f.link != "":
+			h.Typeflag = tar.TypeSymlink
+		case strings.HasSuffix(f.name, "/"):
 			h.Typeflag = tar.TypeDir
 		}
 		if err := w.WriteHeader(h); err != nil {
-			return nil, err
+			return zipped{}, err
 		}
 		if _, err := w.Write(f.content); err != nil {
-			return nil, err
+			return zipped{}, err
 		}
 	}
+	zip := gzip.NewWriter(&compressed)
 	if err := w.Close(); err != nil {
-		return nil, err
+		return zipped{}, err
 	}
-	return out.Bytes(), nil
+	_, err := zip.Write(out.Bytes())
+	err = errors.Join(err, zip.Close())
+	return zipped{digest(out.Bytes()), compressed.Bytes()}, err
 }
 
 func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }

@@ -291,3 +291,23 @@ func TestCompare_KnownDifferencesHaveTheirReason(t *testing.T) {
 		t.Errorf("%+v", report)
 	}
 }
+
+// Whatever a server sends is an answer that differs, or an error.
+func TestCompare_ServersMaySendAnything(t *testing.T) {
+	odd := map[string]string{
+		"scrape_duration_seconds": success("vector", `[{"metric":{},"value":[[1],{"a":[]}]}]`),
+		"/api/v1/labels":          `{"status":"success","data":{}}`, "up": success("matrix", `[{"metric":{},"values":[[1,"x"]]}]`),
+		"x": success("vector", `[{"metric":{"a":"b"},"value":[1,"1"]},{"metric":{"a":"b"},"value":[1,"2"]}]`),
+	}
+	left, right := serve(t, odd), serve(t, odd)
+	left.metrics, right.metrics = "ferula_build_info", "process_cpu_seconds_total"
+	odd = map[string]string{"scrape_duration_seconds": odd["scrape_duration_seconds"], "up": vector(), "x": vector()}
+	right.bodies = odd
+	report := runBoth(t, left, right, "up\nx\n", nil)
+	if r := report.Results[0]; !strings.Contains(r.NotCompared, "malformed response") {
+		t.Errorf("%+v", r)
+	}
+	if r := report.Results[1]; len(r.Differences) != 2 {
+		t.Errorf("the same labels twice: %+v", r)
+	}
+}

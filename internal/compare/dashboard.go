@@ -56,7 +56,7 @@ func parseDashboard(path string, content any, skipped []Skipped) ([]Query, []Ski
 			skipped = append(skipped, Skipped{path, "its variables: " + err.Error()})
 		}
 	}
-	for _, v := range list {
+	for _, v := range slices.DeleteFunc(list, func(v *variable) bool { return v == nil }) {
 		d.variables[v.Name] = v
 	}
 	var queries []Query
@@ -70,6 +70,9 @@ func parseDashboard(path string, content any, skipped []Skipped) ([]Query, []Ski
 	})
 	return queries, skipped
 }
+
+// promQLSource matches the types of data sources that speak PromQL. A type can be a variable.
+var promQLSource = regexp.MustCompile(`prometheus|victoriametrics-metrics|^\$`)
 
 // walk calls found for every query below a value. source and datasource are what the objects around it say.
 func (d *dashboard) walk(v any, source, datasource string, found func(q Query, why string)) {
@@ -98,7 +101,7 @@ func (d *dashboard) walk(v any, source, datasource string, found func(q Query, w
 			switch {
 			case hidden:
 				found(q, "hidden")
-			case datasource != "" && !strings.Contains(datasource, "prometheus") && !strings.HasPrefix(datasource, "$"):
+			case datasource != "" && !promQLSource.MatchString(datasource):
 				found(q, "its data source is "+datasource)
 			default:
 				found(q, "")

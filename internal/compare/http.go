@@ -186,12 +186,12 @@ func (r *runner) identify(ctx context.Context) error {
 	if err != nil || rightErr != nil {
 		return nil // servers without this metric can be compared
 	}
-	times := map[string]any{}
+	durations := map[string]string{}
 	for _, s := range left {
-		times[fmt.Sprint(s.Metric)] = s.Value[1]
+		durations[fmt.Sprint(s.Metric)] = fmt.Sprint(s.Value[1])
 	}
 	for _, s := range right {
-		if at, ok := times[fmt.Sprint(s.Metric)]; ok && at != s.Value[1] {
+		if d, ok := durations[fmt.Sprint(s.Metric)]; ok && d != fmt.Sprint(s.Value[1]) {
 			r.report.OwnScrapes = true
 		}
 	}
@@ -201,7 +201,7 @@ func (r *runner) identify(ctx context.Context) error {
 // metricLine returns the first line of a /metrics page with a metric; "" if there is none.
 func metricLine(page []byte, name string) string {
 	for line := range strings.Lines(string(page)) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') {
+		if rest, ok := strings.CutPrefix(line, name); ok && strings.IndexAny(rest, "{ ") == 0 {
 			return strings.TrimSpace(line)
 		}
 	}

@@ -89,7 +89,7 @@ func TestLoad_FilesWithoutQueriesAreErrors(t *testing.T) {
 }
 
 // A dashboard in the shape of Grafana's: rows of all generations, and variables of all types.
-const dashboardJSON = `{"dashboard": {"title": "Shop", "templating": {"list": [
+const dashboardJSON = `{"dashboard": {"title": "Shop", "templating": {"list": [null,
  {"name": "ds", "type": "datasource", "query": "prometheus"},
  {"name": "job", "type": "query", "query": {"query": "label_values(up, job)", "refId": "x"}, "current": {"value": "b"}},
  {"name": "node", "type": "query", "definition": "label_values(up{job=\"$job\"}, instance)", "regex": "/([^:]+):.*/", "multi": true, "includeAll": true, "current": {"value": ["$__all"]}},

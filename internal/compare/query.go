@@ -78,7 +78,8 @@ func parse(path string, text []byte, skipped []Skipped) ([]Query, []Skipped, err
 	}
 	var rules ruleFile
 	if err := yaml.Unmarshal(text, &rules); err == nil && len(rules.Groups)+len(rules.Spec.Groups) > 0 {
-		return rules.queries(path), skipped, nil
+		queries, skipped := rules.queries(path, skipped)
+		return queries, skipped, nil
 	} else if err != nil && bytes.Contains(text, []byte("groups:\n")) {
 		return nil, skipped, fmt.Errorf("%s: %w", path, err)
 	}
@@ -153,14 +154,18 @@ type ruleGroup struct {
 	} `yaml:"rules"`
 }
 
-func (f ruleFile) queries(path string) (list []Query) {
+func (f ruleFile) queries(path string, skipped []Skipped) (list []Query, _ []Skipped) {
 	for _, g := range append(f.Groups, f.Spec.Groups...) {
 		for _, rule := range g.Rules {
-			list = append(list, Query{Source: fmt.Sprintf("%s: %s / %s", path, g.Name, rule.Record+rule.Alert),
-				Expr: rule.Expr, mode: Auto})
+			q := Query{Source: fmt.Sprintf("%s: %s / %s", path, g.Name, rule.Record+rule.Alert), Expr: rule.Expr, mode: Auto}
+			if strings.TrimSpace(rule.Expr) == "" {
+				skipped = append(skipped, Skipped{q.Source, "the rule has no expression"})
+				continue
+			}
+			list = append(list, q)
 		}
 	}
-	return list
+	return list, skipped
 }
 
 // promQL parses whatever one of the servers may know.

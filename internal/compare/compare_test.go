@@ -173,6 +173,7 @@ func TestCompare_EveryKindOfDifferenceIsNamed(t *testing.T) {
 			[]compare.Difference{{Kind: compare.KindWarning, Right: "w"}, {Kind: compare.KindInfo, Right: "i"}}, ""},
 		"an error": {"up", failed, vector(), []compare.Difference{{Kind: compare.KindStatus, Left: "422", Right: "200"},
 			{Kind: compare.KindErrorType, Left: "execution"}, {Kind: compare.KindError, Left: "too many samples"}}, ""},
+		"a function that is not known": {"nofunction(x)", failed, failed, nil, "bytes"},
 		"another error": {"up", failed, strings.Replace(failed, "many", "few", 1), []compare.Difference{
 			{Kind: compare.KindError, Left: "too many samples", Right: "too few samples"}}, ""},
 	} {

@@ -177,12 +177,12 @@ func (q *Query) ordered() bool {
 	if q.Range {
 		return false
 	}
-	expr, _ := promQL.ParseExpr(q.Expr)
+	expr, err := promQL.ParseExpr(q.Expr)
 	for paren, ok := expr.(*parser.ParenExpr); ok; paren, ok = expr.(*parser.ParenExpr) {
 		expr = paren.Expr
 	}
 	call, ok := expr.(*parser.Call)
-	return ok && strings.HasPrefix(call.Func.Name, "sort")
+	return err == nil && ok && strings.HasPrefix(call.Func.Name, "sort")
 }
 
 // schedule sets the times of a query that has none of its own.

@@ -235,7 +235,8 @@ func warnAboutStats(warnings annotations.Annotations, want string) annotations.A
 	if want == "" || want == "true" || want == "all" {
 		return warnings
 	}
-	return warnings.Add(fmt.Errorf("value %q for parameter \"stats\" is deprecated and will be rejected in the next major release, use %q or %q", want, "true", "all"))
+	return warnings.Add(fmt.Errorf("value %q for parameter \"stats\" is deprecated and will be rejected "+
+		"in the next major release, use %q or %q", want, "true", "all"))
 }
 
 func statsOf(qry promql.Query, want string) stats.QueryStats {

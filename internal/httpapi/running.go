@@ -206,14 +206,14 @@ func (a *API) checkEstimate(ctx context.Context, qry promql.Query, run *runningQ
 	}
 	run.estimated.Store(samples)
 	if samples > most {
-		return fmt.Errorf("the query would read up to %d samples of %d series by estimate, more than the limit of %d%s", samples,
-			found, most, a.opts.Flags.Of("EstimateMax"))
+		return fmt.Errorf("the query would read up to %d samples of %d series by estimate, more than the limit of %d%s",
+			samples, found, most, a.opts.Flags.Of("EstimateMax"))
 	}
 	return nil
 }
 
-// watch returns the storage of a running query, which notes that the evaluation has begun, and counts what it reads. The
-// selections of Stores count themselves.
+// watch returns the storage of a running query, which notes that the evaluation has begun, and counts what it reads.
+// The selections of Stores count themselves.
 func (a *API) watch(from storage.Queryable, q *runningQuery) storage.Queryable {
 	w := watched{from, q, a.opts.Stores == nil}
 	if source, ok := from.(series.Source); ok {

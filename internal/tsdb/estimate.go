@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// Estimate returns an upper bound of the series and samples of a selection, from postings and the time ranges of chunks;
-// it reads no chunk. mint and maxt are inclusive, in ms. A series counts once for each block and for the head. A float
-// chunk is taken to have twice as many samples as the TSDB aims at, where it cuts a chunk at the latest. Chunks of native
-// histograms can have more. Samples that are out of order count once they are in a block.
+// Estimate returns an upper bound of the series and samples of a selection, from postings and the time ranges of
+// chunks; it reads no chunk. mint and maxt are inclusive, in ms. A series counts once for each block and for the head.
+// A float chunk is taken to have twice as many samples as the TSDB aims at, where it cuts a chunk at the latest. Chunks
+// of native histograms can have more. Samples that are out of order count once they are in a block.
 func (s *Store) Estimate(ctx context.Context, mint, maxt int64,
 	matchers ...*labels.Matcher) (found, samples int64, err error) {
 	db := s.db.Load()

@@ -21,7 +21,7 @@ FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
 .PHONY: api api-diff bench bench-test browser build chart chart-check check clouds fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
-	interop-clouds interop-metricsdiff interop-processes jsontext linked linked-clouds lint lint-packages load mutants pictures plain-packages \
+	interop-clouds interop-metricsdiff interop-processes jsontext judges judges-directory judges-operator linked linked-clouds lint lint-packages load mutants pictures plain-packages \
 	plain-scripts plain-tests plots prove race race-processes race-promql race-tests race-units release release-check run soak tags test tidied tidy \
 	tools-tests ui ui-check vet vet-modules vet-systems vet-untagged vuln
 
@@ -193,6 +193,17 @@ interop-clouds:
 
 interop-metricsdiff:
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(TEST) -count=1 -v -run Peer ./metricsdiff/
+
+judges: judges-operator judges-directory ## outside judges that take too long for CI: prometheus-operator's own code, a Prometheus with long-term support
+
+judges-operator:
+	cd test/operator && GOWORK=off $(GO) run . -o ../e2e/testdata/operator
+	@changed=$$(git status --porcelain -- test/e2e/testdata/operator); test -z "$$changed" || { echo "not current: $$changed"; exit 1; }
+	$(TEST) -count=1 -run TestOperator ./test/e2e
+
+judges-directory:
+	test/peers/build.sh prometheus-3.5
+	$(TEST) -count=1 -v -run TestPeerPrometheus_DataFolder ./test/e2e
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
 	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden|Golden_Profile' -golden

@@ -77,7 +77,8 @@ func (p peerProgram) args(args []string) ([]string, error) {
 func (p peerProgram) setDefaults(parser *kong.Kong) {
 	for _, command := range parser.Model.Leaves(false) {
 		for _, f := range command.Flags {
-			if value, ok := p.defaults[f.Name]; ok && (command.Name == p.command || slices.Contains(p.commands, command.Name)) {
+			value, ok := p.defaults[f.Name]
+			if ok && (command.Name == p.command || slices.Contains(p.commands, command.Name)) {
 				f.Default, f.HasDefault = value, value != ""
 			}
 		}
@@ -90,9 +91,11 @@ func (p peerProgram) versionText(name string) string {
 	if p.version == "" {
 		return "ferula " + build.Version
 	}
-	return fmt.Sprintf("%s, version %s (branch: ferula %s, revision: %s)\n  go version:       %s\n  platform:         %s/%s\n"+
-		"  tags:             %s", name, p.version, build.Version, build.Revision, runtime.Version(), runtime.GOOS, runtime.GOARCH,
-		build.Tags)
+	return fmt.Sprintf(`%s, version %s (branch: ferula %s, revision: %s)
+  go version:       %s
+  platform:         %s/%s
+  tags:             %s`,
+		name, p.version, build.Version, build.Revision, runtime.Version(), runtime.GOOS, runtime.GOARCH, build.Tags)
 }
 
 // warnOpen logs once which flags make the process listen on all addresses by default.

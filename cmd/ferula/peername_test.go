@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +157,50 @@ func TestPeerProgram_OnlyAPeersNameListensOnAllAddresses(t *testing.T) {
 		for name, f := range flagsOf(t, command) {
 			if strings.HasPrefix(f.Default, allAddresses) || strings.HasPrefix(f.Default, ":") {
 				t.Errorf("%s --%s=%s", command, name, f.Default)
+			}
+		}
+	}
+}
+
+// What prometheus-operator starts, by its own code, is accepted, and listens on the port that it probes. test/e2e runs it.
+func TestPeerProgram_ListensWhereTheOperatorProbes(t *testing.T) {
+	files, err := filepath.Glob("../../test/e2e/testdata/operator/*.json")
+	if err != nil || len(files) < 18 {
+		t.Fatalf("%v: only %q", err, files)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var started struct {
+			Containers []struct {
+				Name  string
+				Args  []string
+				Ports map[string]int
+			}
+		}
+		if err := json.Unmarshal(text, &started); err != nil || len(started.Containers) == 0 {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, c := range started.Containers {
+			program, _, _ := strings.Cut(c.Name, "-")
+			cli, _, _, err := parseAs(t, program, c.Args...)
+			if err != nil {
+				t.Errorf("%s: %v", file, err)
+				continue
+			}
+			addresses := map[string]string{"http": cli.Sidecar.Process.HTTPAddress, "grpc": cli.Sidecar.GRPCAddress}
+			if program == "prometheus" {
+				addresses = map[string]string{"web": cli.Serve.ListenAddress[0], "http-web": cli.Serve.ListenAddress[0]}
+			}
+			for name, port := range c.Ports {
+				if !strings.HasSuffix(addresses[name], fmt.Sprintf(":%d", port)) {
+					t.Errorf("%s: %s listens on %q, its port %s is %d", file, c.Name, addresses[name], name, port)
+				}
+			}
+			if len(c.Ports) == 0 && addresses["web"] != "127.0.0.1:9090" {
+				t.Errorf("%s: without ports %s listens on %q", file, c.Name, addresses["web"])
 			}
 		}
 	}

@@ -261,16 +261,30 @@ func writeLate(t *testing.T, s *server, name string, now time.Time) {
 	}
 }
 
-// ferula serve opens a data directory of Prometheus (write-ahead log, log of late samples, mapped
-// chunks, a snapshot of the head), writes to it and is killed. Then Prometheus opens it again.
 func TestPeerPrometheus_DataFolderGoesThereAndBack(t *testing.T) {
-	peerBinary(t, "prometheus") // skips the whole test, not only the parts that run Prometheus
+	dataFolderGoesThereAndBack(t, "prometheus")
+}
+
+// Its build takes minutes, so that only `make judges` builds it.
+func TestPeerPrometheus_DataFolderOfTheLongTermReleaseGoesThereAndBack(t *testing.T) {
+	if err := exec.Command("../peers/build.sh", "-n", "prometheus-3.5").Run(); err != nil {
+		t.Skip("needs prometheus-3.5: run `make judges`")
+	}
+	dataFolderGoesThereAndBack(t, "prometheus-3.5")
+}
+
+// dataFolderGoesThereAndBack lets ferula serve open a data directory of a Prometheus (write-ahead log, log of late samples,
+// mapped chunks, a snapshot of the head), write to it and be killed. Then the Prometheus opens it again.
+func dataFolderGoesThereAndBack(t *testing.T, prometheus string) {
+	peer := peerBinary(t, prometheus) // skips the whole test, not only the parts that run Prometheus
 	path := binary(t)
 	dir := t.TempDir()
 	data, config := filepath.Join(dir, "data"), writeFile(t, filepath.Join(dir, "prometheus.yml"), migrationConfig)
 	args := []string{"--config.file=" + config, "--storage.tsdb.path=" + data, "--enable-feature=memory-snapshot-on-shutdown"}
 	run := func(t *testing.T) *server {
-		return prometheusOf(t, config, data, "--enable-feature=memory-snapshot-on-shutdown")
+		address := freeAddress(t)
+		return startPeer(t, "http://"+address+"/-/ready", peer, append(slices.Clone(args), "--web.listen-address="+address,
+			"--web.enable-remote-write-receiver", "--log.level=warn")...)
 	}
 	now := time.Now()
 	var start, end int64

@@ -2,7 +2,7 @@
 # Builds the peers from their released Go modules, or installs them from npm, and prints the path of each binary, one per
 # line, in the order of the arguments:
 #
-#	test/peers/build.sh prometheus promtool thanos versitygw victoriametrics fake-gcs-server azurite
+#	test/peers/build.sh prometheus prometheus-3.5 promtool thanos versitygw victoriametrics fake-gcs-server azurite
 #
 # It builds from the committed go.mod and go.sum of each peer into FERULA_PEERS_DIR (default test/peers/.cache). The
 # file name has a hash of module files, Go version, tags and flags, and an existing file is not built again. With -n, a
@@ -19,7 +19,7 @@ cache=$(cd "$cache" && pwd)
 export GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0
 
 usage() {
-	echo "usage: build.sh [-n] [prometheus|promtool|thanos|versitygw|victoriametrics|fake-gcs-server|azurite]..." >&2
+	echo "usage: build.sh [-n] [prometheus|prometheus-3.5|promtool|thanos|versitygw|victoriametrics|fake-gcs-server|azurite]..." >&2
 	exit 2
 }
 
@@ -29,6 +29,10 @@ peer() {
 	prometheus | promtool)
 		folder=prometheus module=github.com/prometheus/prometheus
 		package=$module/cmd/$1 tags=remove_all_sd variable=github.com/prometheus/common/version.Version
+		;;
+	prometheus-3.5) # the release with long-term support
+		folder=$1 module=github.com/prometheus/prometheus
+		package=$module/cmd/prometheus tags=remove_all_sd variable=github.com/prometheus/common/version.Version
 		;;
 	thanos)
 		folder=thanos module=github.com/thanos-io/thanos

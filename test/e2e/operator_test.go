@@ -36,8 +36,8 @@ type probe struct {
 // mounted is a path in a container. Tests have it below a directory of their own.
 var mounted = regexp.MustCompile(`(^|[=" ])(/(?:etc/prometheus|etc/thanos|var/log/prometheus|prometheus)(?:/|["\s]|$))`)
 
-// named returns the binary under the name of a peer, as images have it.
-func named(t *testing.T, name string) string {
+// linked returns the binary under the name of a peer, as images have it.
+func linked(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	noError(t, os.Symlink(binary(t), path))
@@ -58,12 +58,18 @@ func startNamed(t *testing.T, dir, name string, args []string) *process {
 	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
 		return slices.ContainsFunc(local, func(l string) bool { return strings.HasPrefix(arg, l[:strings.Index(l, "=")+1]) })
 	})
-	cmd := exec.Command(named(t, name), append(args, local...)...)
+	cmd := exec.Command(linked(t, name), append(args, local...)...)
 	cmd.Dir = dir
 	p := launchCommand(t, cmd)
-	p.server = &server{t: t, base: p.logged(t, readyURL)}
+	p.server = &server{t: t, base: p.logged(t, readyNamed)}
+	if !strings.HasPrefix(p.base, "http") {
+		p.base = "http://" + p.base
+	}
 	return p
 }
+
+// readyNamed matches the line of every command.
+var readyNamed = regexp.MustCompile(`(?:msg=|"msg":")Ready.*(?:url=|http=|"url":")((?:https?://)?[^ /]+)`)
 
 // passes fails the test unless a probe succeeds as the kubelet sends it: to the address of the pod, of any certificate.
 func (p probe) passes(t *testing.T, base string) {
@@ -90,13 +96,14 @@ func (p probe) passes(t *testing.T, base string) {
 
 // expectedLine is a warning or error: flags that the operator sets and that have no effect, and what is not there in this
 // test, a cluster and a receiver of samples.
-var expectedLine = regexp.MustCompile(`flag="?--web\.(page-title|console\.templates|console\.libraries)|in-cluster|component=remote`)
+var expectedLine = regexp.MustCompile(`flag="?--web\.(page-title|console\.templates|console\.libraries)|in-cluster|component="?remote`)
 
 func TestOperator_StartsAndProbesWhatItMakesOfEveryResource(t *testing.T) {
 	files := try(filepath.Glob("testdata/operator/*.json")).must(t)
 	if len(files) < 18 {
 		t.Fatalf("only %q", files)
 	}
+	binary(t) // built before the first case
 	guarded := newGuarded(t)
 	pem := map[string]string{
 		"@cert": string(try(os.ReadFile(guarded.file("server.pem"))).must(t)), "@key": string(try(os.ReadFile(guarded.file("server-key.pem"))).must(t)),
@@ -126,7 +133,7 @@ func TestOperator_StartsAndProbesWhatItMakesOfEveryResource(t *testing.T) {
 					if local(mount) == mount {
 						t.Errorf("%s has no directory in this test", mount)
 					}
-					if s.Files[mount] == "" {
+					if _, isFile := s.Files[mount]; !isFile {
 						noError(t, os.MkdirAll(root+mount, 0o755))
 					}
 				}
@@ -201,22 +208,20 @@ func TestThanosCharts_CommandLinesStart(t *testing.T) {
 	bucket := writeFile(t, filepath.Join(dir, "objstore.yml"), fmt.Sprintf("type: FILESYSTEM\nconfig: {directory: %s}\n", filepath.Join(dir, "bucket")))
 	cache := writeFile(t, filepath.Join(dir, "cache.yml"), "type: IN-MEMORY\nconfig: {max_size: 256MB, max_item_size: 125MB}\n")
 	responses := writeFile(t, filepath.Join(dir, "config.yml"), "type: IN-MEMORY\nconfig: {max_size: 512MB, max_size_items: 100, validity: 0s}\n")
-	for name, args := range map[string][]string{
-		"query": {"query", "--log.level=info", "--log.format=logfmt", "--grpc-address=0.0.0.0:10901", "--http-address=0.0.0.0:10902",
-			"--query.replica-label=replica", "--query.replica-label=prometheus_replica",
-			"--endpoint=dnssrv+_grpc._tcp.prometheus-thanos.invalid", "--endpoint=dnssrv+_grpc._tcp.thanos-storegateway.invalid",
-			"--alert.query-url=http://thanos-query.invalid:9090", "--query.auto-downsampling"},
-		"query-frontend": {"query-frontend", "--log.level=info", "--log.format=logfmt", "--http-address=0.0.0.0:9090",
-			"--query-frontend.downstream-url=http://thanos-query.invalid:9090", "--query-range.response-cache-config-file=" + responses,
+	query := startNamed(t, dir, "thanos", []string{"query", "--log.level=info", "--log.format=logfmt", "--grpc-address=0.0.0.0:10901",
+		"--http-address=0.0.0.0:10902", "--query.replica-label=replica", "--query.replica-label=prometheus_replica",
+		"--endpoint=dnssrv+_grpc._tcp.prometheus-thanos.invalid", "--endpoint=dnssrv+_grpc._tcp.thanos-storegateway.invalid",
+		"--alert.query-url=http://thanos-query.invalid:9090", "--query.auto-downsampling"})
+	query.expect("/-/ready", 200)
+	for _, args := range [][]string{
+		{"query-frontend", "--log.level=info", "--log.format=logfmt", "--http-address=0.0.0.0:9090",
+			"--query-frontend.downstream-url=" + query.base, "--query-range.response-cache-config-file=" + responses,
 			"--query-frontend.compress-responses", "--cache-compression-type=snappy", "--labels.split-interval=12h"},
-		"storegateway": {"store", "--log.level=info", "--log.format=logfmt", "--grpc-address=0.0.0.0:10901", "--http-address=0.0.0.0:10902",
+		{"store", "--log.level=info", "--log.format=logfmt", "--grpc-address=0.0.0.0:10901", "--http-address=0.0.0.0:10902",
 			"--data-dir=" + filepath.Join(dir, "data"), "--objstore.config-file=" + bucket, "--index-cache.config-file=" + cache,
 			"--min-time=-6w", "--max-time=-2d", "--sync-block-duration=3m", "--chunk-pool-size=2GB"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			startNamed(t, dir, "thanos", args).expect("/-/ready", 200)
-		})
+		startNamed(t, dir, "thanos", args).expect("/-/ready", 200)
 	}
 }
 
@@ -228,7 +233,7 @@ func TestNamed_WhatIsNotThereEndsWithAReason(t *testing.T) {
 		"prometheus": "prometheus.yml",
 	} {
 		parts := strings.Fields(line)
-		cmd := exec.Command(named(t, parts[0]), parts[1:]...)
+		cmd := exec.Command(linked(t, parts[0]), parts[1:]...)
 		cmd.Dir = t.TempDir()
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), want) {
@@ -236,7 +241,7 @@ func TestNamed_WhatIsNotThereEndsWithAReason(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"prometheus": "prometheus, version 3.15.0 (branch: ferula ", "thanos": "thanos, version 0.42.4 (branch: ferula "} {
-		out := try(exec.Command(named(t, name), "--version").Output()).must(t)
+		out := try(exec.Command(linked(t, name), "--version").Output()).must(t)
 		if !strings.HasPrefix(string(out), want) {
 			t.Errorf("%s", out)
 		}

@@ -14,10 +14,10 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -105,22 +105,21 @@ func run(out string) error {
 			return fmt.Errorf("%s: %w", r.Name, err)
 		}
 	}
-	// Every version that the operator supports, and the one whose API ferula has.
+	// Every version that the operator supports, and the one whose API ferula has. Neighbours that start the same share a file.
+	var file string
 	var last *started
-	first := ""
 	for _, version := range append(slices.Clone(operator.PrometheusCompatibilityMatrix), "v3.15.0") {
-		r := resource{Spec: monitoringv1.PrometheusSpec{Retention: "1d"}}
-		s, err := start(r, version)
+		s, err := start(resource{}, version)
 		if err != nil {
 			return fmt.Errorf("version %s: %w", version, err)
 		}
-		if last != nil && fmt.Sprintf("%+v", s.Containers) == fmt.Sprintf("%+v", last.Containers) && maps.Equal(s.Files, last.Files) {
-			last.Versions = append(last.Versions, version)
-			s = last
+		if last != nil && reflect.DeepEqual(s.Containers, last.Containers) && reflect.DeepEqual(s.Files, last.Files) {
+			s.Versions = append(last.Versions, version)
 		} else {
-			last, first = s, version
+			file = "version-" + version
 		}
-		if err := write(out, "version-"+first, s); err != nil {
+		last = s
+		if err := write(out, file, s); err != nil {
 			return err
 		}
 	}
@@ -142,6 +141,8 @@ const rules = "prometheus-it-rulefiles-0"
 func start(r resource, version string) (*started, error) {
 	ctx := context.Background()
 	p := &monitoringv1.Prometheus{ObjectMeta: metav1.ObjectMeta{Name: "it", Namespace: "default"}, Spec: *r.Spec.DeepCopy()}
+	// The API server sets these, which the definition of the resource names as defaults.
+	p.Spec.ScrapeInterval, p.Spec.EvaluationInterval = cmp.Or(p.Spec.ScrapeInterval, "30s"), cmp.Or(p.Spec.EvaluationInterval, "30s")
 	p.Spec.Version = version
 	secrets := map[string]map[string][]byte{}
 	var objects []any

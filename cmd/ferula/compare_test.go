@@ -50,7 +50,7 @@ func TestCompareCommand_ExitCodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			os.Stdout, os.Stderr = out, out
-			code := run([]string{"compare", "--left", c.left, "--right", c.right, "--left.http-config", config, "--right.http-config", config,
+			code := run([]string{"ferula", "compare", "--left", c.left, "--right", c.right, "--left.http-config", config, "--right.http-config", config,
 				"--queries", c.queries})
 			os.Stdout, os.Stderr = saved, savedErrors
 			_ = out.Close()

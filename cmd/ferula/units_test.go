@@ -23,7 +23,8 @@ func deployedCalls(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(text), "\nCMD ")
+	_, stage, _ := strings.Cut(string(text), "\nFROM files AS ferula\n")
+	_, after, _ := strings.Cut(stage, "\nCMD ")
 	var image []string
 	if err := json.Unmarshal([]byte(after), &image); err != nil {
 		t.Fatalf("Containerfile: %v", err)

@@ -33,7 +33,7 @@ type commands struct {
 	Sidecar       sidecarCommand       `cmd:"" help:"Serve a Prometheus as a StoreAPI and upload its blocks to object storage."`
 	Store         storeCommand         `cmd:"" help:"Serve the blocks of a bucket as a StoreAPI."`
 	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
-	Compare       compareCommand       `cmd:"" help:"Compare the responses and the costs of two servers for the same queries."`
+	Compare       compareCommand       `cmd:"" help:"Compare responses and costs of two servers for the same queries."`
 	Profiles      profilesCommand      `cmd:"" help:"Compact the profile blocks of a bucket."`
 
 	Check checkCommand `cmd:"" help:"Check configuration files, rule files, web configuration files and profile blocks."`

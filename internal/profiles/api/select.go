@@ -152,8 +152,8 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	r.StepMS = int64(math.Round(step * 1000))
 	if r.EndMS-r.StartMS < 0 || // it overflows
 		(r.EndMS-r.StartMS)/r.StepMS >= pointsMax {
-		return r, badRequest{fmt.Errorf("the range has more than %d points per series with a step of %v seconds: use a longer step",
-			pointsMax, step)}
+		return r, badRequest{fmt.Errorf("the range has more than %d points per series with a step of %v seconds: "+
+			"use a longer step", pointsMax, step)}
 	}
 	limit := m.GetLimit()
 	if limit < 0 || limit > math.MaxInt32 {

@@ -326,7 +326,8 @@ func (t *tenant) fitting(all []*stored) (fit []*stored) {
 			}
 		}
 		if len(parents)+more > parentsMax || index+s.indexBytes() > t.indexMax {
-			t.logger.Warn("A profile block is not merged with the blocks that have the same profiles: too many parents or too large an index",
+			t.logger.Warn("A profile block is not merged with the blocks that have the same profiles: "+
+				"too many parents or too large an index",
 				"block", s.Name(), "parents", len(s.meta.Parents), "index_bytes", s.indexBytes())
 			continue
 		}

@@ -225,7 +225,8 @@ func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time)
 		}
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax {
-		return limitError("series", "%d new label sets of profiles and their samples in addition to %d exceed the limit of %d",
+		return limitError("series", "%d new label sets of profiles and their samples in addition to %d "+
+			"exceed the limit of %d",
 			fresh, len(t.series), seriesMax)
 	}
 	return nil

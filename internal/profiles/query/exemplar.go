@@ -15,8 +15,10 @@ import (
 
 // Reasons of profiles.ErrNoExemplar.
 const (
-	reasonEmpty = "none of the selected series has an exemplar: the series do not exist, their target exposes no exemplars, or no new one was scraped yet"
-	reasonNoID  = "has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has labels to match or a selector of profiles"
+	reasonEmpty = "none of the selected series has an exemplar: the series do not exist, " +
+		"their target exposes no exemplars, or no new one was scraped yet"
+	reasonNoID = "has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has " +
+		"labels to match or a selector of profiles"
 )
 
 // exemplarType is the profile type of requests that have none.

@@ -21,7 +21,7 @@ FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
 .PHONY: api api-diff bench bench-test browser build chart chart-check check clouds fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
-	interop-clouds interop-metricsdiff interop-processes jsontext judges judges-directory judges-operator linked linked-clouds lint lint-packages load mutants pictures plain-packages \
+	interop-clouds interop-metricsdiff interop-processes jsontext judges judges-directory judges-operator judges-suites linked linked-clouds lint lint-packages load mutants pictures plain-packages \
 	plain-scripts plain-tests plots prove race race-processes race-promql race-tests race-units release release-check run soak tags test tidied tidy \
 	tools-tests ui ui-check vet vet-modules vet-systems vet-untagged vuln
 
@@ -128,7 +128,7 @@ vet-systems:
 	done; exit $$status
 
 vet-modules:
-	status=0; for module in bench bench/streams bench/thanoscodec test/clients/go tools; do \
+	status=0; for module in bench bench/streams bench/thanoscodec test/clients/go test/judges tools; do \
 		(cd $$module && GOWORK=off $(GO) vet ./...) || status=1; \
 	done; exit $$status
 
@@ -194,7 +194,7 @@ interop-clouds:
 interop-metricsdiff:
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(TEST) -count=1 -v -run Peer ./metricsdiff/
 
-judges: judges-operator judges-directory ## outside judges that take too long for CI: prometheus-operator's own code, a Prometheus with long-term support
+judges: judges-operator judges-directory judges-suites ## outside judges that take too long for CI: prometheus-operator's own code, a Prometheus with long-term support, suites of others (docs/judges.md)
 
 judges-operator:
 	cd test/operator && GOWORK=off $(GO) run . -o ../e2e/testdata/operator
@@ -204,6 +204,9 @@ judges-operator:
 judges-directory:
 	test/peers/build.sh prometheus-3.5
 	$(TEST) -count=1 -v -run TestPeerPrometheus_DataFolder ./test/e2e
+
+judges-suites: build
+	test/judges/judges.sh $(CURDIR)/docs/judges.md
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
 	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden|Golden_Profile' -golden

@@ -59,7 +59,7 @@ func TestCheck_ExitCodesAreThoseOfPromtool(t *testing.T) {
 		{"an expression of durations", []string{"rules", file("duration.yml", "groups: [{name: g, rules: [{record: a, expr: 'rate(up[1m + 1m])'}]}]\n")}, 0},
 		{"a function of a feature", []string{"rules", experimental}, 1},
 		{"a function of a feature that is enabled", []string{"rules", "--enable-feature=promql-experimental-functions", experimental}, 0},
-		{"a refused feature", []string{"rules", "--enable-feature=st-storage", good}, 2},
+		{"features that exclude each other", []string{"rules", "--enable-feature=otlp-deltatocumulative,otlp-native-delta-ingestion", good}, 2},
 		{"web configuration", []string{"web-config", file("web.yml", "basic_auth_users: {eve: '$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi'}\n")}, 0},
 		{"faulty web configuration", []string{"web-config", file("web2.yml", "tls_server_config: {cert_file: none.pem}\n")}, 1},
 	} {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -17,6 +16,10 @@ var features = map[string]func(*app.ServeOptions){
 		o.Rules.ConcurrentEvals = o.Rules.MaxConcurrentEvals > 0
 	},
 	"auto-reload-config":              func(*app.ServeOptions) {}, // as --config.auto-reload
+	"extra-scrape-metrics":            func(o *app.ServeOptions) { o.Scrape.ExtraMetrics = true },
+	"histograms-st-encoding":          func(o *app.ServeOptions) { o.Store.HistogramsWithST = true },
+	"st-synthesis":                    func(o *app.ServeOptions) { o.Scrape.SynthesizeST = true },
+	"use-start-timestamps":            func(o *app.ServeOptions) { o.Query.UseStartTimestamps = true },
 	"delayed-compaction":              func(o *app.ServeOptions) { o.Store.DelayedCompaction = true },
 	"exemplar-storage":                func(*app.ServeOptions) {}, // always enabled here
 	"memory-snapshot-on-shutdown":     func(o *app.ServeOptions) { o.Store.SnapshotOnShutdown = true },
@@ -34,6 +37,13 @@ var features = map[string]func(*app.ServeOptions){
 	"promql-per-step-stats":           func(o *app.ServeOptions) { o.Query.PerStepStats = true },
 	"xor2-encoding":                   func(o *app.ServeOptions) { o.Store.FloatChunkEncodingIsXOR2 = true },
 	"zstd-scrape":                     func(o *app.ServeOptions) { o.Scrape.Zstd = true },
+	"created-timestamp-zero-ingestion": func(o *app.ServeOptions) {
+		o.Scrape.ParseST, o.Write.STAsZeroSample, o.Store.STAsZeroSample = true, true, true
+	},
+	"st-storage": func(o *app.ServeOptions) {
+		o.Scrape.ParseST, o.Store.StoreST = true, true
+		o.Store.FloatChunkEncodingIsXOR2, o.Store.HistogramsWithST = true, true
+	},
 	"metadata-wal-records": func(o *app.ServeOptions) {
 		o.Scrape.MetadataInWAL, o.Write.MetadataInWAL = true, true
 	},
@@ -58,22 +68,17 @@ func splitFeatures(lists []string) (names []string) {
 	return names
 }
 
-// enableFeatures enables the honoured features. It returns an error for each refused one.
+// enableFeatures enables the honoured features.
 func enableFeatures(lists []string, o *app.ServeOptions) error {
-	var errs []error
 	for _, name := range splitFeatures(lists) {
-		if p := findPeerFlag("features", name); p.refused {
-			errs = append(errs, fmt.Errorf("--enable-feature=%s is not supported: %s", name, p.why))
-		}
 		if enable := features[name]; enable != nil {
 			enable(o)
 		}
 	}
 	if o.Peer.OTLPOptions.ConvertDelta && o.Peer.OTLPOptions.NativeDelta {
-		errs = append(errs, errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude "+
-			"each other"))
+		return errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude each other")
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // experimentalFunctions is the only feature of a querier.
@@ -83,8 +88,9 @@ const experimentalFunctions = "promql-experimental-functions"
 // unknown ones, which Prometheus and Thanos ignore too.
 func ignoredFeatures(command string, lists []string, honoured func(name string) bool) (ignored ignoredFlags) {
 	for _, name := range splitFeatures(lists) {
-		if p := findPeerFlag(command, name); !p.refused && !honoured(name) {
-			ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: cmp.Or(p.why, "unknown feature")})
+		if !honoured(name) {
+			why := cmp.Or(findPeerFlag(command, name).why, "unknown feature")
+			ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: why})
 		}
 	}
 	return ignored

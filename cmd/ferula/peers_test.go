@@ -276,17 +276,16 @@ func featureList() []string {
 	return all
 }
 
-func TestServeFeatures_EachIsHonouredInertOrRefused(t *testing.T) {
+func TestServeFeatures_EachIsHonouredOrInert(t *testing.T) {
 	if all := featureList(); len(slices.Compact(slices.Clone(all))) != len(all) {
 		t.Errorf("twice: %q", all)
 	}
 }
 
-func TestServeFeatures_RefusedAreErrorsAndUnknownAreIgnoredAsInPrometheus(t *testing.T) {
-	for _, name := range []string{"st-storage", "st-synthesis", "otlp-deltatocumulative,otlp-native-delta-ingestion"} {
-		if err := optionsOf(t, "serve", "--enable-feature=exemplar-storage,"+name); err == nil || !strings.Contains(err.Error(), strings.Split(name, ",")[0]) {
-			t.Errorf("%s: %v", name, err)
-		}
+func TestServeFeatures_ContradictionsAreErrorsAndUnknownAreIgnoredAsInPrometheus(t *testing.T) {
+	both := "otlp-deltatocumulative,otlp-native-delta-ingestion"
+	if err := optionsOf(t, "serve", "--enable-feature=exemplar-storage,"+both); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+		t.Error(err)
 	}
 	args := []string{"serve", "--enable-feature=old-ui,exemplar-storage, ,nonsense", "--enable-feature=remote-write-receiver"}
 	if err := optionsOf(t, args...); err != nil {

@@ -60,6 +60,7 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 			"Timestamp of the last successful configuration reload."),
 	}
 	l.defaults.Retention = s.opts.Store.DefaultRetention()
+	l.defaults.ProtobufFirst, l.defaults.ExtraMetrics = s.opts.Scrape.ParseST, s.opts.Scrape.ExtraMetrics
 	if s.opts.LogLevel != nil {
 		l.defaults.LogLevel = s.opts.LogLevel.String()
 	}

@@ -130,18 +130,22 @@ func (s *Serve) features() features.Collector {
 			"delayed_name_removal": o.Query.DelayedNameRemoval, "type_and_unit_labels": o.Query.TypeAndUnitLabels,
 		},
 		features.Rules: {"concurrent_rule_eval": o.Rules.ConcurrentEvals, "query_offset": true, "keep_firing_for": true},
-		features.Scrape: {"extra_scrape_metrics": true, "start_timestamp_zero_ingestion": false,
+		features.Scrape: {"extra_scrape_metrics": true, "start_timestamp_zero_ingestion": o.Write.STAsZeroSample,
 			"type_and_unit_labels": o.Scrape.TypeAndUnitLabels, "openmetrics2": o.Scrape.OpenMetrics2},
 		features.TSDB: {
 			"exemplar_storage": o.Store.MaxExemplars >= 0, "delayed_compaction": o.Store.DelayedCompaction, "isolation": true,
 			"use_uncached_io":   false,
-			"native_histograms": true, "st_storage": false, "xor2_encoding": true, "histograms_st_encoding": false,
+			"native_histograms": true, "st_storage": o.Store.StoreST, "xor2_encoding": true,
+			"histograms_st_encoding": o.Store.HistogramsWithST,
 		},
 		features.UI: {"ui_v2": false, "ui_v3": false}, // the page is ferula's own
 	} {
 		for name, on := range flags {
 			all.Set(category, name, on)
 		}
+	}
+	if o.Scrape.SynthesizeST {
+		all.Enable(features.Scrape, "st-synthesis") // with Prometheus' name
 	}
 	if o.Scrape.MetadataInWAL {
 		all.Enable(features.TSDB, "metadata_wal_records")

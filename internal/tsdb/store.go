@@ -58,6 +58,12 @@ type Options struct {
 	// --no-storage.tsdb.allow-overlapping-compaction: do not compact blocks only because they overlap
 	KeepOverlappingBlocks    bool
 	FloatChunkEncodingIsXOR2 bool
+	HistogramsWithST         bool // feature histograms-st-encoding: chunks of histograms have start timestamps
+	// feature st-storage: the log has start timestamps, and so have chunks: it needs FloatChunkEncodingIsXOR2 and
+	// HistogramsWithST
+	StoreST bool
+	// feature created-timestamp-zero-ingestion: a start timestamp is stored as a sample of 0, if samples are in order
+	STAsZeroSample bool
 	// feature metadata-wal-records: the log has metadata of scraped samples, for remote write 2.0
 	MetadataInWAL bool
 
@@ -214,6 +220,9 @@ func (o Options) prometheus() *tsdb.Options {
 	p.HeadChunksWriteQueueSize = o.HeadQueueSize
 	p.EnableDelayedCompaction = o.DelayedCompaction
 	p.EnableMetadataWALRecords = o.MetadataInWAL
+	p.EnableHistogramSTEncoding = o.HistogramsWithST
+	p.EnableSTStorage = o.StoreST
+	p.EnableSTAsZeroSample = o.STAsZeroSample
 	p.MaxBlockChunkSegmentSize = cmp.Or(o.ChunkSegmentBytes, p.MaxBlockChunkSegmentSize)
 	p.SamplesPerChunk = cmp.Or(o.SamplesPerChunk, p.SamplesPerChunk)
 	p.BlockReloadInterval = cmp.Or(o.BlockReloadInterval, p.BlockReloadInterval)

@@ -401,8 +401,8 @@ func TestServe_CommandLinesOfPrometheusStartUnchanged(t *testing.T) {
 func TestCommandLine_ErrorsAreShortWithExitCodeTwo(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"serve --query.timeout=soon":                 "ferula: error: --query.timeout: not a valid duration string: \"soon\"\nRun \"ferula serve --help\" for the flags.\n",
-		"serve --enable-feature=st-storage":          "ferula: error: --enable-feature=st-storage is not supported: start timestamps are not stored\nRun \"ferula serve --help\" for the flags.\n",
+		"serve --query.timeout=soon": "ferula: error: --query.timeout: not a valid duration string: \"soon\"\nRun \"ferula serve --help\" for the flags.\n",
+		"serve --enable-feature=otlp-deltatocumulative,otlp-native-delta-ingestion": "ferula: error: --enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude each other\nRun \"ferula serve --help\" for the flags.\n",
 		"query --selector-label=a=b":                 "ferula: error: --selector-label=a=b: must be name=\"value\"\nRun \"ferula query --help\" for the flags.\n",
 		"sidecar --objstore.config-file=/nonexisten": "ferula: error: --objstore.config-file: open /nonexisten: no such file or directory\nRun \"ferula sidecar --help\" for the flags.\n",
 		"query-frontend --log.level":                 "ferula: error: --log.level: a value is missing\nRun \"ferula query-frontend --help\" for the flags.\n",

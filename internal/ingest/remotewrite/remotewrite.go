@@ -39,6 +39,8 @@ type Options struct {
 
 	// MetadataInWAL writes the metadata of 2.0 requests to the WAL.
 	MetadataInWAL bool
+	// STAsZeroSample stores the start timestamp of a 2.0 sample as a sample of 0.
+	STAsZeroSample bool
 	// TypeAndUnitLabels adds __type__ and __unit__ to the series of 2.0 requests.
 	TypeAndUnitLabels bool
 
@@ -107,9 +109,10 @@ func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg pr
 	opts = opts.withDefaults()
 	logger = thin(logger)
 	return &handler{
-		opts:     opts,
-		logger:   logger,
-		receiver: remote.NewWriteHandler(logger, reg, to, opts.accepted(), false, opts.TypeAndUnitLabels, opts.MetadataInWAL),
+		opts:   opts,
+		logger: logger,
+		receiver: remote.NewWriteHandler(logger, reg, to, opts.accepted(), opts.STAsZeroSample, opts.TypeAndUnitLabels,
+			opts.MetadataInWAL),
 		slots:    make(chan struct{}, opts.InFlightMax),
 		decoding: semaphore.NewWeighted(opts.DecodingMax),
 	}

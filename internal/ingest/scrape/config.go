@@ -22,6 +22,9 @@ import (
 type Defaults struct {
 	Retention config.TSDBRetentionConfig // used without storage.tsdb.retention
 	LogLevel  string                     // used without runtime.log_level; "": info
+
+	ProtobufFirst bool // used without scrape_protocols: protobuf is preferred to text
+	ExtraMetrics  bool // used without extra_scrape_metrics
 }
 
 // load parses a configuration and sets the defaults of omitted settings. The defaults of
@@ -33,6 +36,8 @@ func (d Defaults) load(content string, logger *slog.Logger) (*config.Config, err
 		return nil, err
 	}
 	var given struct {
+		Global  givenScrape   `yaml:"global"`
+		Scrapes []givenScrape `yaml:"scrape_configs"`
 		Storage struct {
 			TSDB struct {
 				Retention *struct{} `yaml:"retention"`
@@ -52,7 +57,32 @@ func (d Defaults) load(content string, logger *slog.Logger) (*config.Config, err
 	if given.Runtime.LogLevel == nil && d.LogLevel != "" {
 		cfg.Runtime.LogLevel = config.LogLevel(d.LogLevel)
 	}
+	// Jobs of scrape_config_files take these settings from the global section when they are read, jobs of this file
+	// already have.
+	global := &cfg.GlobalConfig
+	if d.ProtobufFirst && given.Global.Protocols == nil {
+		global.ScrapeProtocols = config.DefaultProtoFirstScrapeProtocols
+		for i, job := range given.Scrapes {
+			if job.Protocols == nil {
+				cfg.ScrapeConfigs[i].ScrapeProtocols = global.ScrapeProtocols
+			}
+		}
+	}
+	if d.ExtraMetrics && given.Global.ExtraMetrics == nil {
+		global.ExtraScrapeMetrics = &d.ExtraMetrics
+		for i, job := range given.Scrapes {
+			if job.ExtraMetrics == nil {
+				cfg.ScrapeConfigs[i].ExtraScrapeMetrics = global.ExtraScrapeMetrics
+			}
+		}
+	}
 	return cfg, nil
+}
+
+// givenScrape tells which settings of scrapes a section of a configuration has.
+type givenScrape struct {
+	Protocols    any `yaml:"scrape_protocols"`
+	ExtraMetrics any `yaml:"extra_scrape_metrics"`
 }
 
 // Load reads a prometheus.yml. An unknown key is an error that names file and line. Paths

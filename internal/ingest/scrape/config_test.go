@@ -200,3 +200,44 @@ func TestDefault_ScrapesTheServerItself(t *testing.T) {
 		t.Errorf("error of a scheme that does not exist: %v", err)
 	}
 }
+
+func TestLoad_FlagsSetProtocolsAndExtraMetricsWhereNothingElseDoes(t *testing.T) {
+	dir := t.TempDir()
+	more := "scrape_configs: [{job_name: c}, {job_name: d, scrape_protocols: [PrometheusText0.0.4], extra_scrape_metrics: false}]\n"
+	if err := os.WriteFile(filepath.Join(dir, "more.yml"), []byte(more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	jobs := "scrape_configs: [{job_name: a}, {job_name: b, scrape_protocols: [PrometheusText0.0.4], extra_scrape_metrics: false}]\n" +
+		"scrape_config_files: [more.yml]\n"
+	for _, tt := range []struct {
+		global   string
+		flags    bool
+		protobuf string // jobs that prefer protobuf
+		extra    string // jobs with extra metrics
+	}{
+		{"", false, "", ""},
+		{"", true, "ac", "ac"},
+		{"global: {scrape_protocols: [OpenMetricsText1.0.0], extra_scrape_metrics: false}\n", true, "", ""},
+	} {
+		cfg, err := loaded(t, dir, tt.global+jobs, Defaults{ProtobufFirst: tt.flags, ExtraMetrics: tt.flags})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := cfg.GetScrapeConfigs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		protobuf, extra := "", ""
+		for _, job := range all {
+			if job.ScrapeProtocols[0] == config.PrometheusProto {
+				protobuf += job.JobName
+			}
+			if job.ExtraScrapeMetricsEnabled() {
+				extra += job.JobName
+			}
+		}
+		if protobuf != tt.protobuf || extra != tt.extra {
+			t.Errorf("%q %v: protobuf %q, extra %q", tt.global, tt.flags, protobuf, extra)
+		}
+	}
+}

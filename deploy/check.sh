@@ -20,7 +20,13 @@ installed() { # NAME: mounts a copy of this system at $system, with the packages
 	system=$root/$1/system
 	mkdir -p "$root/$1"/{upper,work,system}
 	mount -t overlay overlay -o "lowerdir=/,upperdir=$root/$1/upper,workdir=$root/$1/work" "$system"
-	for dir in proc dev; do mount --rbind "/$dir" "$system/$dir"; done
+	mount --rbind /proc "$system/proc"
+	# Of the devices only these, in a directory of its own: what a package's script does to /dev is thrown away, too.
+	mount -t tmpfs tmpfs "$system/dev"
+	for device in null zero urandom; do
+		touch "$system/dev/$device"
+		mount --bind "/dev/$device" "$system/dev/$device"
+	done
 	mkdir -p "$system/tmp/release"
 	cp "$out"/ferula-*-linux-"$arch"."$1" "$system/tmp/release/"
 	if chroot "$system" getent passwd ferula >/dev/null; then chroot "$system" userdel ferula; fi

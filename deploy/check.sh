@@ -40,7 +40,16 @@ works() { # checks the installed package
 	chroot "$system" setpriv --reuid=ferula --regid=ferula --clear-groups ferula check config /etc/ferula/prometheus.yml
 	chroot "$system" sh -c 'gzip -t /usr/share/man/man1/ferula.1.gz && bash -n /usr/share/bash-completion/completions/ferula'
 }
+keep() { # writes what a removal must leave
+	mkdir -p "$system/var/lib/ferula/serve/wal"
+	touch "$system/var/lib/ferula/serve/wal/00000000" "$system/etc/ferula/web.yml"
+}
 removed() {
+	if [[ ! -e $system/var/lib/ferula/serve/wal/00000000 || ! -e $system/etc/ferula/web.yml ]]; then
+		echo "the removal deleted data, or a file that is not the package's" >&2
+		return 1
+	fi
+	chroot "$system" getent passwd ferula >/dev/null
 	if [[ -e $system/usr/bin/ferula || -e $system/usr/lib/systemd/system/ferula-serve.service ]]; then
 		echo "files are left after the removal" >&2
 		return 1
@@ -54,9 +63,15 @@ if command -v dpkg >/dev/null; then
 	echo '# mine' >>"$system/etc/ferula/prometheus.yml"
 	chroot "$system" sh -c 'dpkg -i /tmp/release/*.deb' # an upgrade keeps a changed configuration
 	grep -q '# mine' "$system/etc/ferula/prometheus.yml"
+	rm "$system/etc/ferula/prometheus.yml"
+	chroot "$system" sh -c 'dpkg -i /tmp/release/*.deb' # and one that was deleted stays deleted
+	[[ ! -e $system/etc/ferula/prometheus.yml ]]
+	chroot "$system" sh -c 'dpkg -i --force-confmiss /tmp/release/*.deb'
+	keep
 	chroot "$system" dpkg -r ferula
 	removed
 	chroot "$system" dpkg -P ferula
+	removed
 	[[ ! -e $system/etc/ferula/prometheus.yml ]]
 else
 	echo "no dpkg: the .deb is not checked" >&2
@@ -66,6 +81,7 @@ if command -v rpm >/dev/null; then
 	# What Debian installs is unknown to rpm: --nodeps.
 	chroot "$system" sh -c 'rpm -i --nodeps /tmp/release/*.rpm'
 	works
+	keep
 	chroot "$system" rpm -e ferula
 	removed
 else

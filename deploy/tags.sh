@@ -3,8 +3,8 @@
 #
 #	deploy/tags.sh v0.1.0
 #
-# It fails, and names every reason, unless HEAD is what is released: nothing is uncommitted, and CHANGELOG.md, the chart and the
-# manifests have the version. v0.1.0, metrics/v0.1.0 and promjson/v0.1.0 name HEAD. metrics/promcompat/v0.1.0 names a commit after it, on no branch, whose go.mod
+# It fails, and names every reason, unless HEAD is what is released: nothing is uncommitted, CHANGELOG.md, the chart and the
+# manifests have the version, and the maintainers and their key are named. v0.1.0, metrics/v0.1.0 and promjson/v0.1.0 name HEAD. metrics/promcompat/v0.1.0 names a commit after it, on no branch, whose go.mod
 # requires metrics v0.1.0 instead of the directory next to it. The script pushes no tags and changes no files.
 set -euo pipefail
 version=${1:-}
@@ -37,6 +37,11 @@ has deploy/kube-prometheus-stack.yml "/ferula:$pattern\$" "the tag of the image 
 for dir in kustomize kustomize/sidecar kustomize/profiles-compact overlay; do
 	has "deploy/$dir/kustomization.yaml" "newTag: $pattern\}" "newTag is not $number"
 done
+if git show HEAD:MAINTAINERS.md | grep "not named yet" >/dev/null; then
+	faults+=("MAINTAINERS.md: nobody is named")
+fi
+# The workflow that publishes a tag refuses to sign by another key.
+git cat-file -e HEAD:deploy/release.pub 2>/dev/null || faults+=("deploy/release.pub: the key of the releases is missing")
 if ((${#faults[@]})); then
 	printf '%s\n' "${faults[@]}" >&2
 	exit 1

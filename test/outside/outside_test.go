@@ -135,9 +135,17 @@ func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 	}
 	refuse(version, "CHANGELOG.md: the first section is")
 	refuse(version, "deploy/overlay/kustomization.yaml: newTag is not")
+	write(t, filepath.Join(clone, "MAINTAINERS.md"), "| not named yet | | |\n")
+	run(t, clone, env, "git", "rm", "-q", "--ignore-unmatch", "deploy/release.pub")
+	run(t, clone, env, "git", "commit", "-qam", "nobody")
+	refuse(version, "MAINTAINERS.md: nobody is named")
+	refuse(version, "deploy/release.pub: the key of the releases is missing")
 	release(t, clone)
+	write(t, filepath.Join(clone, "MAINTAINERS.md"), "| A | a | all |\n")
+	write(t, filepath.Join(clone, "deploy", "release.pub"), "ssh-ed25519 AAAA\n")
 	refuse(version, "the working tree is not clean")
-	run(t, clone, env, "git", "commit", "-qam", "release")
+	run(t, clone, env, "git", "add", "-A")
+	run(t, clone, env, "git", "commit", "-qm", "release")
 	run(t, clone, env, script, version)
 	for _, module := range []string{"metrics", "promjson", "metrics/promcompat"} {
 		mod := run(t, clone, env, "git", "show", module+"/"+version+":"+module+"/go.mod")

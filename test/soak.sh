@@ -23,7 +23,7 @@ cpu=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -
 	echo "|---|---|---|"
 } >"$work/section"
 
-# part NAME PATTERN ARGUMENTS...: runs go test, and notes the lines of its log that have the pattern. A part that fails does
+# part NAME PATTERN ARGUMENTS...: runs go test, and notes the lines of its log that have the pattern in one row. A part that fails does
 # not stop the next ones.
 failed=0
 part() {
@@ -41,9 +41,7 @@ part() {
 		return
 	}
 	local took=$((SECONDS - began))
-	while read -r line; do
-		echo "| $name | $((took / 60)) min $((took % 60)) s | ${line//|//} |"
-	done <"$work/lines" | tee -a "$work/section"
+	echo "| $name | $((took / 60)) min $((took % 60)) s | $(tr '|' '/' <"$work/lines" | paste -sd ';' | sed 's/;/; /g') |" | tee -a "$work/section"
 }
 
 part "simulator" ' scenarios from seed | data compared$' ./test/sim -run '^TestSim_EveryPath' -sim.seconds="$seconds" -timeout $((seconds + 600))s

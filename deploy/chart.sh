@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Called by `make chart`: renders the chart with each cmd/ferula/testdata/chart/NAME.values.yaml into NAME.golden.yaml, which
-# tests of cmd/ferula check without Helm, and checks that values are refused which would have no effect. HELM is the program.
+# tests of cmd/ferula check without Helm, and checks that values have their effect or are refused. HELM is the program.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C
@@ -40,6 +40,22 @@ refused 'auth: {basicAuthUsers: {a: b}}' "https, auth, httpConfig: mount"
 refused 'metrics: {prometheusRule: {enabled: true}}' "alerts are in"
 refused 'queryFrontend: {ingress: {selfSigned: true}}' "queryFrontend.ingress: selfSigned"
 refused 'queryFrontend: {ingress: {grpc: {enabled: true}}}' "the frontend has no gRPC"
+refused 'query: {pdb: {create: true, minAvailable: 1, maxUnavailable: 1}}' "query.pdb: minAvailable and maxUnavailable exclude"
+
+renders() { # VALUES TEXT: VALUES are rendered into TEXT
+	local out
+	out=$("$helm" template thanos deploy/chart -f - <<<"$1")
+	if [[ $out != *"$2"* ]]; then
+		echo "$1: not rendered into \"$2\"" >&2
+		return 1
+	fi
+}
+renders 'query: {pdb: {create: true}}' "maxUnavailable: 1"
+renders 'query: {pdb: {create: true, maxUnavailable: 0}}' "maxUnavailable: 0"
+renders 'query: {pdb: {create: true, minAvailable: 0}}' "minAvailable: 0"
+renders 'query: {revisionHistoryLimit: 0}' "revisionHistoryLimit: 0"
+renders 'query: {terminationGracePeriodSeconds: 0}' "terminationGracePeriodSeconds: 0"
+renders '{image: {digest: "sha256:a"}, query: {image: {tag: v1}}}' "image: ghcr.io/ferula-io/ferula:v1"
 # Ignored keys are named.
 notes=$("$helm" install thanos deploy/chart --dry-run=client -f - <<<'{compactor: {enabled: false}, query: {resourcesPreset: small}}')
 [[ $notes == *"These values have no effect: compactor, query.resourcesPreset"* ]] || { echo "$notes" >&2; exit 1; }

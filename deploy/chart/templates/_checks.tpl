@@ -20,6 +20,10 @@
 {{- $faults = append $faults (printf "%s.grpc.%s.tls.enabled: mount the files with extraVolumes and set --grpc-%s-tls-… in extraFlags" $key $side $side) -}}
 {{- end }}
 {{- end }}
+{{- $pdb := $c.pdb | default dict }}
+{{- if and $pdb.create (not (or (has $pdb.minAvailable (list nil "")) (has $pdb.maxUnavailable (list nil "")))) }}
+{{- $faults = append $faults (printf "%s.pdb: minAvailable and maxUnavailable exclude each other; set one to \"\"" $key) -}}
+{{- end }}
 {{- if ($c.podAffinityPreset | default "") }}
 {{- $faults = append $faults (printf "%s.podAffinityPreset: use %s.affinity" $key $key) -}}
 {{- end }}

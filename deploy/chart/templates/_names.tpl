@@ -41,6 +41,8 @@ annotations:
 {{/* The image of a component, as JSON. */}}
 {{- define "imageValues" -}}
 {{- $image := deepCopy .root.Values.image -}}
+{{- /* The digest of one image is not that of another. */}}
+{{- with .c.image }}{{ if or .repository .tag }}{{ $_ := unset $image "digest" }}{{ end }}{{ end -}}
 {{- range $name, $v := .c.image }}{{ $_ := set $image $name $v }}{{ end -}}
 {{- with .root.Values.global }}{{ with .imageRegistry }}{{ $_ := set $image "registry" . }}{{ end }}{{ end -}}
 {{- toJson $image -}}

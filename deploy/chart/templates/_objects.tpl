@@ -57,10 +57,11 @@ kind: PodDisruptionBudget
 metadata:
   {{- include "metadata" $ | nindent 2 }}
 spec:
-  {{- if .maxUnavailable }}
-  maxUnavailable: {{ .maxUnavailable }}
+  {{- /* 0 is a value. With neither, a node with the only pod can be drained. */}}
+  {{- if has .minAvailable (list nil "") }}
+  maxUnavailable: {{ has .maxUnavailable (list nil "") | ternary 1 .maxUnavailable }}
   {{- else }}
-  minAvailable: {{ .minAvailable | default 1 }}
+  minAvailable: {{ .minAvailable }}
   {{- end }}
   selector:
     matchLabels:

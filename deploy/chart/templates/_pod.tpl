@@ -4,8 +4,8 @@
 {{- if not (($c.autoscaling | default dict).enabled) }}
 replicas: {{ kindIs "invalid" $c.replicaCount | ternary 1 $c.replicaCount }}
 {{- end }}
-{{- with $c.revisionHistoryLimit }}
-revisionHistoryLimit: {{ . }}
+{{- if not (has $c.revisionHistoryLimit (list nil "")) }}
+revisionHistoryLimit: {{ $c.revisionHistoryLimit }}
 {{- end }}
 selector:
   matchLabels:
@@ -27,7 +27,7 @@ template:
     {{- include "pullSecrets" . | nindent 4 }}
     serviceAccountName: {{ include "serviceAccount" . }}
     automountServiceAccountToken: {{ $c.automountServiceAccountToken | default false }}
-    terminationGracePeriodSeconds: {{ $c.terminationGracePeriodSeconds | default 120 }}
+    terminationGracePeriodSeconds: {{ has $c.terminationGracePeriodSeconds (list nil "") | ternary 120 $c.terminationGracePeriodSeconds }}
     {{- $pod := dict "enabled" true "runAsNonRoot" true "runAsUser" 1001 "runAsGroup" 1001 "fsGroup" 1001 }}
     {{- $_ := set $pod "seccompProfile" (dict "type" "RuntimeDefault") }}
     {{- range $name, $v := $c.podSecurityContext }}{{ $_ := set $pod $name $v }}{{ end }}

@@ -2,7 +2,10 @@ module github.com/ferula-io/ferula/test/judges
 
 go 1.26
 
-require github.com/prometheus/compliance/remotewrite v0.0.0-20260223092825-818283e1171e
+require (
+	github.com/ferula-io/ferula/metrics v0.0.0
+	github.com/prometheus/compliance/remotewrite v0.0.0-20260223092825-818283e1171e
+)
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
@@ -24,3 +27,5 @@ require (
 	google.golang.org/protobuf v1.36.10 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
+
+replace github.com/ferula-io/ferula/metrics => ../../metrics

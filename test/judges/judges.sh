@@ -14,4 +14,14 @@ cp "$here"/perses/* "$cache/"
 	touch "$cache/python/installed"
 }
 cd "$here"
-GOWORK=off go run . -ferula "$here/../../bin/ferula" -prometheus "$prometheus" -clients "$(cd "$cache" && pwd)" -out "$1"
+export GOWORK=off
+# The receiver tests of the suite use a field of TimeSeries that the Prometheus of the suite's go.mod has no more.
+suite=github.com/prometheus/compliance/remotewrite
+go mod download "$suite"
+chmod -R u+w "$cache/remotewrite" 2>/dev/null || true
+rm -rf "$cache/remotewrite"
+cp -r "$(go list -m -f '{{.Dir}}' "$suite")" "$cache/remotewrite"
+chmod -R u+w "$cache/remotewrite"
+(cd "$cache/remotewrite" && GOFLAGS=-mod=mod go get -t ./receiver github.com/prometheus/prometheus@v0.307.3)
+go run . -ferula "$here/../../bin/ferula" -prometheus "$prometheus" -clients "$(cd "$cache" && pwd)" \
+	-remote "$(cd "$cache/remotewrite" && pwd)" -out "$1"

@@ -46,7 +46,7 @@ func openMetrics(ferula, prometheus, dir string) (cases, same row, err error) {
 	}))
 	defer pages.Close()
 	// Times of the cases are decades apart. One head cannot hold them all.
-	text := "global: {scrape_interval: 5s, scrape_timeout: 5s}\nscrape_configs:\n- job_name: cases\n" +
+	text := "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n- job_name: cases\n" +
 		"  scrape_protocols: [OpenMetricsText1.0.0]\n  honor_timestamps: false\n  static_configs:\n"
 	for _, name := range slices.Sorted(maps.Keys(parses)) {
 		text += fmt.Sprintf("  - {targets: [%q], labels: {case: %q, __metrics_path__: %q}}\n",
@@ -121,61 +121,66 @@ func openMetricsCases() (map[string]bool, string, error) {
 	return parses, suite, nil
 }
 
-// scrapes waits until the server has scraped each page, and returns what it made of it, by name of the case.
+// vector is the response to an instant query.
+type vector struct {
+	Data struct {
+		Result []struct {
+			Metric map[string]string
+			Value  [2]any
+		}
+	}
+}
+
+func instant(server, query string) (v vector, err error) {
+	return v, get(server+"/api/v1/query?"+url.Values{"query": {query}}.Encode(), &v)
+}
+
+// scrapes waits until the server has stored two scrapes of each page, because a scrape of an unchanged page takes
+// another path, and returns what the server made of the pages, by name of the case.
 func scrapes(server string, pages int) (map[string]scraped, error) {
 	for range 600 {
-		var targets struct {
-			Data struct {
-				ActiveTargets []struct {
-					Labels            map[string]string
-					Health, LastError string
-				}
-			}
-		}
-		if err := get(server+"/api/v1/targets?state=active", &targets); err != nil {
+		v, err := instant(server, `count_over_time(up{case!=""}[5m]) >= 2`)
+		if err != nil {
 			return nil, err
 		}
-		all := map[string]scraped{}
-		for _, target := range targets.Data.ActiveTargets {
-			if target.Health != "unknown" {
-				all[target.Labels["case"]] = scraped{health: target.Health, lastError: target.LastError}
-			}
-		}
-		if len(all) == pages { // a target has its health before its samples are committed
-			if complete, err := samples(server, all); complete || err != nil {
-				return all, err
-			}
+		if len(v.Data.Result) == pages {
+			return afterScrapes(server)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	return nil, fmt.Errorf("%d pages are not scraped within a minute", pages)
+	return nil, fmt.Errorf("%d pages are not scraped twice within a minute", pages)
 }
 
-// samples adds all series of a page and their values, except two that differ between scrapes, and returns whether each
-// page has any: up is one of them.
-func samples(server string, all map[string]scraped) (bool, error) {
-	var response struct {
+// afterScrapes returns health and error of each page, and its series with their values, except those that differ
+// between scrapes.
+func afterScrapes(server string) (map[string]scraped, error) {
+	var targets struct {
 		Data struct {
-			Result []struct {
-				Metric map[string]string
-				Value  [2]any
+			ActiveTargets []struct {
+				Labels            map[string]string
+				Health, LastError string
 			}
 		}
 	}
-	query := url.Values{"query": {`{case!="",__name__!~"scrape_(duration_seconds|series_added)"}`}}
-	if err := get(server+"/api/v1/query?"+query.Encode(), &response); err != nil {
-		return false, err
+	if err := get(server+"/api/v1/targets?state=active", &targets); err != nil {
+		return nil, err
+	}
+	v, err := instant(server, `{case!="",__name__!~"scrape_(duration_seconds|series_added)"}`)
+	if err != nil {
+		return nil, err
 	}
 	lines := map[string][]string{}
-	for _, series := range response.Data.Result {
+	for _, series := range v.Data.Result {
 		name := series.Metric["case"]
 		lines[name] = append(lines[name], fmt.Sprintf("%q %v", series.Metric, series.Value[1]))
 	}
-	for name, page := range all {
-		page.samples = strings.Join(slices.Sorted(slices.Values(lines[name])), "\n")
-		all[name] = page
+	all := map[string]scraped{}
+	for _, target := range targets.Data.ActiveTargets {
+		name := target.Labels["case"]
+		samples := strings.Join(slices.Sorted(slices.Values(lines[name])), "\n")
+		all[name] = scraped{health: target.Health, lastError: target.LastError, samples: samples}
 	}
-	return len(lines) == len(all), nil
+	return all, nil
 }
 
 func get(url string, to any) error {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -46,36 +45,7 @@ func TestStore_ReferencesAfterARepairAreNew(t *testing.T) {
 			if err := segment.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s := newStore(t, o)
-			if err := s.Open(); err != nil {
-				t.Fatal(err)
-			}
-			short := timesOf(t, s, "short-lived")
-			if len(short) != 41 {
-				t.Fatalf("%d samples", len(short))
-			}
-			appendAt(t, s, "new", startMS+8*hourMS)
-			want := []string{fmt.Sprint("new ", 8*3600)}
-			for _, o := range []Options{o, without(o)} {
-				after := o
-				after.Dir = copyOf(t, o.Dir) // as a killed server leaves it
-				s := newStore(t, after)
-				if err := s.Open(); err != nil {
-					t.Fatal(err)
-				}
-				if got := timesOf(t, s, "new"); !slices.Equal(got, want) {
-					t.Errorf("snapshots %v: new series: %v, want %v", o.SnapshotOnShutdown, got, want)
-				}
-				if got := timesOf(t, s, "short-lived"); !slices.Equal(got, short) {
-					t.Errorf("snapshots %v: short-lived series: %v, want %v", o.SnapshotOnShutdown, got, short)
-				}
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			newSeriesAreNew(t, o)
 		})
 	}
 }

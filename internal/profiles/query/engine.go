@@ -170,5 +170,11 @@ func matches(set []byte, matchers []*labels.Matcher) bool {
 	return true
 }
 
-// typeOf returns the number of a type in a source, or -1.
-func typeOf(src block.Source, t profiles.Type) int { return slices.Index(src.Types(), t) }
+// seriesOf returns the series of a source and the number of a type in it. There are no series without the type.
+func seriesOf(src block.Source, t profiles.Type) (series []block.Series, number uint32, err error) {
+	n := slices.Index(src.Types(), t)
+	if n >= 0 {
+		series, err = src.Series()
+	}
+	return series, uint32(n), err
+}

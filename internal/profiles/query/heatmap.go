@@ -77,15 +77,11 @@ func (h *heatmap) addShared(sources []block.Source) {
 // source adds the points of a source. If it returns an error, some points may have been added: another pass without
 // this source starts with no points.
 func (h *heatmap) source(ctx context.Context, src block.Source) error {
-	t := typeOf(src, h.req.Type)
-	if t < 0 {
-		return nil
-	}
-	series, err := src.Series()
+	series, t, err := seriesOf(src, h.req.Type)
 	if err != nil {
 		return err
 	}
-	groupOf, any := h.sel.assign(series, uint32(t), &h.req.SeriesRequest)
+	groupOf, any := h.sel.assign(series, t, &h.req.SeriesRequest)
 	if !any {
 		return nil
 	}

@@ -86,11 +86,7 @@ type mergeScratch struct {
 // symbols that are wrong despite a correct checksum can cause an error after the first call of add.
 func mergeSource(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, minNS,
 	maxNS int64, scratch *mergeScratch, add func(s *block.Symbols, sums []int64) error) error {
-	t := typeOf(src, req.Type)
-	if t < 0 {
-		return nil
-	}
-	series, err := src.Series()
+	series, t, err := seriesOf(src, req.Type)
 	if err != nil {
 		return err
 	}
@@ -98,7 +94,7 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	any := false
 	for i := range series {
 		wanted[i] = -1
-		if series[i].Type == uint32(t) && matches(series[i].Labels, req.Matchers) {
+		if series[i].Type == t && matches(series[i].Labels, req.Matchers) {
 			wanted[i], any = 0, true
 		}
 	}

@@ -192,15 +192,11 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 	if len(s.groupOf) == 0 {
 		s.scan.AddShared(all)
 	}
-	t := typeOf(src, req.Type)
-	if t < 0 {
-		return nil
-	}
-	series, err := src.Series()
+	series, t, err := seriesOf(src, req.Type)
 	if err != nil {
 		return err
 	}
-	groupOf, any := s.assign(series, uint32(t), req)
+	groupOf, any := s.assign(series, t, req)
 	if !any {
 		return nil
 	}

@@ -130,14 +130,8 @@ func closeLogs(logs map[string]*logging.JSONFileLogger) {
 // start, then not more often than the reload interval of the options. It returns after the last append.
 func (m *Manager) run(found <-chan map[string][]*targetgroup.Group) {
 	interval := cmp.Or(time.Duration(m.opts.DiscoveryReloadInterval), 5*time.Second)
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	due := make(chan time.Time)
-	close(due)
-	ready := ticker.C
-	if m.opts.DiscoveryReloadOnStartup {
-		ready = due
-	}
+	due := time.NewTimer(0)
+	defer due.Stop()
 	var wait <-chan time.Time // nil: no new groups
 	for {
 		select {
@@ -149,13 +143,10 @@ func (m *Manager) run(found <-chan map[string][]*targetgroup.Group) {
 			m.mu.Lock()
 			m.groups = groups
 			m.mu.Unlock()
-			wait = ready
+			wait = due.C
 		case <-wait:
+			due.Reset(interval)
 			m.reload()
-			if ready != ticker.C {
-				ready = ticker.C
-				ticker.Reset(interval)
-			}
 			wait = nil
 		}
 	}

@@ -70,7 +70,7 @@ func managed(t *testing.T, more string) (*Manager, awaited, func(...string)) {
 		t.Fatal(err)
 	}
 	to := awaited{make(chan string), t.Context()}
-	m, err := newManager(&scrape.Options{DiscoveryReloadOnStartup: true, DiscoveryReloadInterval: 1}, to,
+	m, err := newManager(&scrape.Options{DiscoveryReloadInterval: 1}, to,
 		slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
@@ -18,7 +17,7 @@ import (
 )
 
 func TestOptions_ReachTheScrapeManager(t *testing.T) {
-	if o := (Options{}).manager(); time.Duration(o.DiscoveryReloadInterval) != 5*time.Second || !o.DiscoveryReloadOnStartup || o.AppendMetadata || o.EnableTypeAndUnitLabels || o.EnableOpenMetrics2 || o.EnableZstdScrape || len(o.HTTPClientOptions) != 0 {
+	if o := (Options{}).manager(); o.AppendMetadata || o.EnableTypeAndUnitLabels || o.EnableOpenMetrics2 || o.EnableZstdScrape || len(o.HTTPClientOptions) != 0 {
 		t.Errorf("defaults: %+v", o)
 	}
 	if o := (Options{DiscoveryReloadInterval: 7, MetadataInWAL: true}).manager(); o.DiscoveryReloadInterval != 7 || !o.AppendMetadata {

@@ -9,7 +9,6 @@
 package scrape
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,21 +53,19 @@ type Scraper struct {
 
 // manager returns the options of the scrape manager.
 func (o Options) manager() *scrape.Options {
-	o.DiscoveryReloadInterval = cmp.Or(o.DiscoveryReloadInterval, 5*time.Second)
 	var client []commonconfig.HTTPClientOption
 	if o.Dial != nil {
 		client = append(client, commonconfig.WithDialContextFunc(o.Dial))
 	}
 	return &scrape.Options{
-		DiscoveryReloadInterval:  model.Duration(o.DiscoveryReloadInterval),
-		DiscoveryReloadOnStartup: true, // otherwise the first target waits for the interval
-		AppendMetadata:           o.MetadataInWAL,
-		EnableTypeAndUnitLabels:  o.TypeAndUnitLabels,
-		EnableOpenMetrics2:       o.OpenMetrics2,
-		EnableZstdScrape:         o.Zstd,
-		ParseST:                  o.ParseST,
-		SynthesizeST:             o.SynthesizeST,
-		HTTPClientOptions:        client,
+		DiscoveryReloadInterval: model.Duration(o.DiscoveryReloadInterval),
+		AppendMetadata:          o.MetadataInWAL,
+		EnableTypeAndUnitLabels: o.TypeAndUnitLabels,
+		EnableOpenMetrics2:      o.OpenMetrics2,
+		EnableZstdScrape:        o.Zstd,
+		ParseST:                 o.ParseST,
+		SynthesizeST:            o.SynthesizeST,
+		HTTPClientOptions:       client,
 	}
 }
 

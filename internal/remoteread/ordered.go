@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/prometheus/prometheus/util/annotations"
 
@@ -67,17 +66,7 @@ type bufferedSeries struct {
 // copy replaces h by a copy of a series.
 func (h *bufferedSeries) copy(lset []byte, chunks []series.Chunk) {
 	h.labels = append(h.labels[:0], lset...)
-	h.chunks = append(h.chunks[:0], chunks...)
-	size := 0
-	for _, c := range h.chunks {
-		size += len(c.Data)
-	}
-	h.data = slices.Grow(h.data[:0], size) // once, so that it does not move below
-	for i, c := range h.chunks {
-		start := len(h.data)
-		h.data = append(h.data, c.Data...)
-		h.chunks[i].Data = h.data[start:]
-	}
+	h.chunks, h.data = series.CopyChunks(h.chunks, h.data, chunks)
 }
 
 func (h *bufferedSeries) bytes() int {

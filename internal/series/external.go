@@ -164,22 +164,24 @@ func (w *extendedSet) hold() {
 		h, w.free = w.free[n-1], w.free[:n-1]
 	}
 	h.labels = append(h.labels[:0], w.labels...)
-	h.keepChunks(w.set.Chunks())
+	h.chunks, h.data = CopyChunks(h.chunks, h.data, w.set.Chunks())
 	w.held = append(w.held, h)
 }
 
-func (h *heldSeries) keepChunks(chunks []Chunk) {
-	h.chunks = append(h.chunks[:0], chunks...)
+// CopyChunks copies chunks to dst and their data to data, from the beginning of both, and returns both.
+func CopyChunks(dst []Chunk, data []byte, chunks []Chunk) ([]Chunk, []byte) {
+	dst = append(dst[:0], chunks...)
 	size := 0
-	for _, c := range h.chunks {
+	for _, c := range dst {
 		size += len(c.Data)
 	}
-	h.data = slices.Grow(h.data[:0], size) // so that append below does not reallocate
-	for i, c := range h.chunks {
-		start := len(h.data)
-		h.data = append(h.data, c.Data...)
-		h.chunks[i].Data, h.chunks[i].Mapped = h.data[start:], false
+	data = slices.Grow(data[:0], size) // so that append below does not reallocate
+	for i, c := range dst {
+		start := len(data)
+		data = append(data, c.Data...)
+		dst[i].Data, dst[i].Mapped = data[start:], false
 	}
+	return dst, data
 }
 
 func (w *extendedSet) Labels() []byte {

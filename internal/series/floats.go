@@ -30,3 +30,14 @@ type FloatsSelector interface {
 	// a series may lack other samples.
 	SelectFloats(ctx context.Context, steps *Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) FloatsSet
 }
+
+// Within returns the points from mint to maxt.
+func Within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
+	for len(points) > 0 && points[0].T < mint {
+		points = points[1:]
+	}
+	for len(points) > 0 && points[len(points)-1].T > maxt {
+		points = points[:len(points)-1]
+	}
+	return points
+}

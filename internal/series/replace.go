@@ -165,7 +165,7 @@ func (s *sorted) Next() bool {
 
 func (s *sorted) keep(lset []byte, chunks []Chunk) error {
 	held := heldSeries{labels: slices.Clone(lset)}
-	held.keepChunks(chunks)
+	held.chunks, held.data = CopyChunks(held.chunks, held.data, chunks)
 	if s.budget.used += heldSeriesBytes + len(held.labels) + len(held.data) +
 		64*len(held.chunks); s.budget.used > s.budget.max {
 		return fmt.Errorf("%w: %s more than %d bytes to sort", ErrSortLimit, s.why, s.budget.max)

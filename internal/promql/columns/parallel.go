@@ -139,7 +139,7 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 		} else if it.unread != nil {
 			return
 		}
-		points := within(b.points, mint, maxt)
+		points := series.Within(b.points, mint, maxt)
 		if it.samples = len(points); it.samples > 0 {
 			b.compute(it, points)
 		}

@@ -42,7 +42,7 @@ type rawSource struct {
 func (s rawSource) close() error { return s.querier.Close() }
 
 func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
-	// Chunks need not be cut, because within removes the samples outside the range.
+	// Chunks need not be cut, because series.Within removes the samples outside the range.
 	set := s.querier.Select(ctx, series.SelectOptions{OwnOrder: true, Uncut: true}, of.vs.LabelMatchers...)
 	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent}
 }
@@ -74,19 +74,6 @@ func metricOf(encoded []byte, builder *labels.ScratchBuilder, lent bool) (metric
 
 func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
 	return appendPoints(to, s.set.Chunks(), mint, maxt)
-}
-
-// within returns the points from mint to maxt, as Prometheus' queriers do. Points outside this range would change
-// results: if Prometheus' engine evaluates a selector with @ at each step, it looks at the later steps for samples
-// after the timestamp of @, and the querier returns none.
-func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
-	for len(points) > 0 && points[0].T < mint {
-		points = points[1:]
-	}
-	for len(points) > 0 && points[len(points)-1].T > maxt {
-		points = points[:len(points)-1]
-	}
-	return points
 }
 
 // appendPoints appends the samples of the chunks that overlap mint to maxt.

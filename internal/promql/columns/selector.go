@@ -89,7 +89,9 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 			return err
 		}
 		points, err = set.points(points[:0], s.hints.Start, s.hints.End)
-		inside := within(points, s.hints.Start, s.hints.End)
+		// Points outside the range would change results: if Prometheus' engine evaluates a selector with @ at each step, it
+		// looks at the later steps for samples after the timestamp of @, and its queriers return none.
+		inside := series.Within(points, s.hints.Start, s.hints.End)
 		switch {
 		case errors.Is(err, errHistograms):
 			err = work.histograms(&it.row, set.series())

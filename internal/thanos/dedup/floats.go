@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/prometheus/prometheus/promql"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // PenaltyFloats appends the samples from mint to maxt, in ms, that Penalty returns for two replicas. a and b are the
@@ -15,7 +17,7 @@ func PenaltyFloats(to, a, b []promql.FPoint, function string, mint, maxt int64) 
 	if counter {
 		a, b = adjustResets(a), adjustResets(b)
 	}
-	m := pairOfFloats{a: floats{points: between(a, mint, maxt)}, b: floats{points: between(b, mint, maxt)},
+	m := pairOfFloats{a: floats{points: series.Within(a, mint, maxt)}, b: floats{points: series.Within(b, mint, maxt)},
 		counter: counter, lastMS: math.MinInt64}
 	return m.appendTo(to)
 }
@@ -29,17 +31,6 @@ func adjustResets(points []promql.FPoint) []promql.FPoint {
 		}
 	}
 	return adjusted
-}
-
-// between returns the points from mint to maxt.
-func between(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
-	for len(points) > 0 && points[0].T < mint {
-		points = points[1:]
-	}
-	for len(points) > 0 && points[len(points)-1].T > maxt {
-		points = points[:len(points)-1]
-	}
-	return points
 }
 
 // floats are the remaining samples of a replica. points[0] is the next one.

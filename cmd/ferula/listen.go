@@ -10,10 +10,11 @@ import (
 
 // checkListen returns an error if no server can listen on the address of a flag. A host name is not looked up, and
 // whether the address is free shows only when the server listens on it: both may be different at the next start, so
-// they are no errors of the command line. An empty address is not checked: it means any free port, or no gRPC server.
+// they are no errors of the command line. An empty address, such as that of an unset variable, is one: net.Listen takes
+// any free port of all addresses for it.
 func checkListen(flag, address string) error {
 	if address == "" {
-		return nil
+		return fmt.Errorf("--%s= must not be empty: it is the address to listen on, host:port", flag)
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -35,10 +36,10 @@ func checkListen(flag, address string) error {
 	return fmt.Errorf("--%s=%s: not host:port: %s", flag, address, reason)
 }
 
-// checkStoreAPI checks the gRPC address of a command that is nothing without its StoreAPI.
-func checkStoreAPI(address string) error {
+// checkGRPC checks the gRPC address of a command that has no StoreAPI if the address is empty.
+func checkGRPC(address string) error {
 	if address == "" {
-		return errors.New("--grpc-address= must not be empty: it is the address of the StoreAPI, host:port")
+		return nil
 	}
 	return checkListen("grpc-address", address)
 }

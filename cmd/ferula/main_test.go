@@ -63,6 +63,9 @@ func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
 		"sidecar --grpc-address=nowhere":                             {"--grpc-address=nowhere", "port"},
 		"store --grpc-address=":                                      {"--grpc-address=", "empty"},
 		"sidecar --grpc-address=":                                    {"--grpc-address=", "empty"},
+		"serve --web.listen-address=":                                {"--web.listen-address=", "empty"},
+		"serve --web.listen-address=:0 --web.listen-address=":        {"--web.listen-address=", "empty"},
+		"query-frontend --http-address=":                             {"--http-address=", "empty"},
 		"store --http-address=localhost:65536":                       {"--http-address=localhost:65536", "port"},
 		"profiles compact --http-address=..:0":                       {"--http-address=..:0", "host"},
 	} {
@@ -94,7 +97,6 @@ func TestParseArgs_AddressesThatAServerMayHaveAreAccepted(t *testing.T) {
 		"query --http-address=prom_1.example.com.:10902 --grpc-address=",
 		"query --http-address=nowhere.invalid: --grpc-address=bücher.example:0",
 		"query-frontend --http-address=0123456789:0",
-		"query-frontend --http-address=",
 		"sidecar --http-address=:0 --grpc-address=:10901",
 		"store --http-address=LOCALHOST:10902 --grpc-address=example:0",
 		"profiles compact --http-address=10.0.0.1:10902",

@@ -84,7 +84,7 @@ type queryCommand struct {
 }
 
 // Validate is called by kong.
-func (c *queryCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
+func (c *queryCommand) Validate() error { return checkGRPC(c.GRPCAddress) }
 
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {

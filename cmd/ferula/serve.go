@@ -111,7 +111,7 @@ func (c *serveCommand) Validate() error {
 	for _, address := range c.ListenAddress {
 		errs = append(errs, checkListen("web.listen-address", address))
 	}
-	return errors.Join(append(errs, checkListen("grpc-address", c.GRPCAddress))...)
+	return errors.Join(append(errs, checkGRPC(c.GRPCAddress))...)
 }
 
 // Run is called by kong.

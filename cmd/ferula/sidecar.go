@@ -76,7 +76,7 @@ func (m minTime) ms() int64 {
 }
 
 // Validate is called by kong.
-func (c *sidecarCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) }
+func (c *sidecarCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
 // Run is called by kong.
 func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {

@@ -52,7 +52,7 @@ type storeCommand struct {
 }
 
 // Validate is called by kong.
-func (c *storeCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) }
+func (c *storeCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
 // Run is called by kong.
 func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {

@@ -108,20 +108,20 @@ func run(line []string) int {
 		args, err = peer.args(args)
 	}
 	if err != nil {
-		return report(err, "")
+		return report(err, asTyped(name, ""))
 	}
 	if len(args) > 0 && args[0] == offerWords {
-		return report(offer(os.Stdout, parser.Model, args[1:]), "")
+		return report(offer(os.Stdout, parser.Model, args[1:]), asTyped(name, ""))
 	}
 	k, ignored, err := parseArgs(parser, args)
 	if err != nil {
-		return report(err, commandOf(k))
+		return report(err, asTyped(name, commandOf(k)))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	k.BindTo(ctx, (*context.Context)(nil))
-	return report(k.Run(ignored), commandOf(k))
+	return report(k.Run(ignored), asTyped(name, commandOf(k)))
 }
 
 // exitError is an error with the exit code of the process.
@@ -146,7 +146,7 @@ const (
 )
 
 // report writes an error to standard error and returns the exit code. After a usageError it also
-// writes how to list the flags of command, which is "" if none is selected.
+// writes how to list the flags of command, such as "ferula serve".
 func report(err error, command string) int {
 	if err == nil {
 		return 0
@@ -157,7 +157,7 @@ func report(err error, command string) int {
 		return exitUsage
 	}
 	if exit.code == exitUsage && !errors.Is(err, errNotCompared) {
-		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", strings.TrimSpace("ferula "+command))
+		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", command)
 	}
 	return exit.code
 }

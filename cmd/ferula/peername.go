@@ -45,6 +45,18 @@ const allAddresses = "0.0.0.0:"
 // nameOf returns the name by which a program was started.
 func nameOf(path string) string { return strings.TrimSuffix(filepath.Base(path), ".exe") }
 
+// asTyped returns how one writes a command of ferula, "" for none, for the program of a name.
+func asTyped(name, command string) string {
+	peer, ok := peerPrograms[name]
+	if !ok {
+		name = "ferula"
+	}
+	if peer.command != "" {
+		return name
+	}
+	return strings.TrimSpace(name + " " + command)
+}
+
 // thanosGlobal are the flags that have a value, and that Thanos accepts before the command.
 var thanosGlobal = []string{
 	"--auto-gomemlimit.ratio", "--log.format", "--log.level", "--tracing.config", "--tracing.config-file",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -103,6 +104,28 @@ func TestPeerProgram_WhatIsNotThereEndsWithAReason(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// The help of ferula serve has other defaults than that of prometheus.
+func TestPeerProgram_AnErrorNamesTheHelpOfTheProgram(t *testing.T) {
+	for line, want := range map[string]string{
+		"prometheus --nonsense": "prometheus", "/bin/thanos query --nonsense": "thanos query", "thanos compact": "thanos",
+		"ferula serve --nonsense": "ferula serve", "a.out query --nonsense": "ferula query", "ferula --nonsense": "ferula",
+	} {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stderr := os.Stderr
+		os.Stderr = write
+		code := run(strings.Fields(line))
+		os.Stderr = stderr
+		write.Close()
+		text, err := io.ReadAll(read)
+		if want := "\nRun \"" + want + " --help\" for the flags.\n"; err != nil || code != exitUsage || !strings.HasSuffix(string(text), want) {
+			t.Errorf("%s: %d %v: %q, want %q", line, code, err, text, want)
 		}
 	}
 }

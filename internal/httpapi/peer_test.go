@@ -1,9 +1,14 @@
 package httpapi_test
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strings"
 	"testing"
+
+	"github.com/grafana/regexp"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
 )
@@ -51,6 +56,23 @@ func TestOptions_PeerHasEndpointsOfItsDataOnly(t *testing.T) {
 		}
 		if with.Peer = peer; status(with) != http.StatusTeapot {
 			t.Errorf("%s: %d", path, status(with))
+		}
+	}
+}
+
+// The OpenAPI documents take over 80 MB and a quarter of a second to write.
+func TestNewPeer_WritesTheOpenAPIDocumentsAtTheFirstRequest(t *testing.T) {
+	opts := httpapi.PeerOptions{Prefix: "/p", ExternalURL: &url.URL{}, CORSOrigin: regexp.MustCompile("^$"),
+		Ready: func(h http.Handler) http.Handler { return h }, Logger: slog.New(slog.DiscardHandler)}
+	var peer http.Handler
+	if allocations := testing.AllocsPerRun(1, func() { peer = httpapi.NewPeer(opts) }); allocations > 10_000 {
+		t.Errorf("%.0f allocations before the first request", allocations)
+	}
+	for range 2 {
+		w := httptest.NewRecorder()
+		peer.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/p/api/v1/openapi.yaml", nil))
+		if w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), "openapi: 3.") {
+			t.Errorf("status %d, %.100q", w.Code, w.Body)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/grafana/regexp"
@@ -79,11 +80,15 @@ type PeerOptions struct {
 	Logger                      *slog.Logger
 }
 
-// NewPeer returns the handler of Prometheus' API below Prefix + "/api/v1".
+// NewPeer returns the handler of Prometheus' API below Prefix + "/api/v1". The first request creates the API, because it
+// writes its OpenAPI documents then: they cost more than all else of a start, and most processes never serve them.
 func NewPeer(opts PeerOptions) http.Handler {
-	router := route.New().WithPrefix(opts.Prefix + "/api/v1")
-	prometheusAPI(opts).Register(router)
-	return router
+	router := sync.OnceValue(func() http.Handler {
+		router := route.New().WithPrefix(opts.Prefix + "/api/v1")
+		prometheusAPI(opts).Register(router)
+		return router
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { router().ServeHTTP(w, r) })
 }
 
 // RegisterPeer adds /federate and /version to mux, and the endpoints of router that API does not have to

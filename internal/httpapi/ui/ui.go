@@ -106,12 +106,8 @@ func load() map[string]*file {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		plain, err := dist.ReadFile(name)
-		if err != nil {
-			return err
-		}
 		name = strings.TrimPrefix(name, "dist/")
-		files[name] = newFile(name, plain)
+		files[name] = newFile(name)
 		return nil
 	})
 	if err != nil {
@@ -124,19 +120,26 @@ func load() map[string]*file {
 type file struct {
 	contentType  string
 	cacheControl string
-	etag         string // without quotes; the compressed file has the suffix "-gzip"
-	plain        []byte
+	etag         string        // without quotes; the compressed file has the suffix "-gzip"
+	plain        func() []byte // a copy, which nothing keeps: most processes never show the UI
 	compressed   func() []byte // gzip of plain, computed on first use
 }
 
-func newFile(name string, plain []byte) *file {
-	sum := sha256.Sum256(plain)
+func newFile(name string) *file {
+	plain := func() []byte {
+		b, err := dist.ReadFile("dist/" + name)
+		if err != nil {
+			panic("ui: embedded files: " + err.Error())
+		}
+		return b
+	}
+	sum := sha256.Sum256(plain())
 	f := &file{
 		contentType:  contentTypes[path.Ext(name)],
 		cacheControl: "no-cache", // cached, but revalidated each time: an upgraded server must not show an old UI
 		etag:         hex.EncodeToString(sum[:12]),
 		plain:        plain,
-		compressed:   sync.OnceValue(func() []byte { return compress(plain) }),
+		compressed:   sync.OnceValue(func() []byte { return compress(plain()) }),
 	}
 	if f.contentType == "" {
 		f.contentType = "application/octet-stream"
@@ -157,16 +160,17 @@ func compress(plain []byte) []byte {
 }
 
 func (f *file) serve(w http.ResponseWriter, r *http.Request) {
-	body, etag := f.plain, `"`+f.etag+`"`
+	read, etag := f.plain, `"`+f.etag+`"`
 	header := w.Header()
 	header.Set("Content-Type", f.contentType)
 	header.Set("Cache-Control", f.cacheControl)
 	header.Set("Vary", "Accept-Encoding")
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
-		body, etag = f.compressed(), `"`+f.etag+`-gzip"`
+		read, etag = f.compressed, `"`+f.etag+`-gzip"`
 		header.Set("Content-Encoding", "gzip")
 	}
 	header.Set("ETag", etag)
+	body := read()
 	header.Set("Content-Length", strconv.Itoa(len(body)))           // ServeContent sets none of a compressed body
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // compares If-None-Match with the ETag
 }

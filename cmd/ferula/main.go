@@ -121,8 +121,18 @@ func run(line []string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	k.BindTo(ctx, (*context.Context)(nil))
-	return report(k.Run(ignored), asTyped(name, commandOf(k)))
+	var next role
+	err = k.Run(ignored, &next)
+	command := asTyped(name, commandOf(k))
+	if err == nil && next != nil {
+		err = next(ctx)
+	}
+	return report(err, command)
 }
+
+// role runs a process until ctx is canceled. A command sets it instead of running the process: then the parser, which
+// describes every flag of every command, is garbage while the process runs.
+type role func(ctx context.Context) error
 
 // exitError is an error with the exit code of the process.
 type exitError struct {

@@ -70,10 +70,10 @@ func (f processFlags) web() app.WebOptions {
 		DrainTimeout: zeroIsNone(f.HTTPGracePeriod), AllowedHosts: []string{server.AnyHost}, CommandLine: f.commandLine}
 }
 
-// runRole runs a process that does not handle SIGHUP. options converts its flags, and build
+// runRole builds a process that does not handle SIGHUP, and sets next to its Run. options converts its flags, and build
 // creates the process from the options.
-func runRole[O any, R interface{ Run(context.Context) error }](ctx context.Context, k *kong.Context, f *processFlags,
-	ignored ignoredFlags, options func() (O, error), build func(O) (R, error)) (err error) {
+func runRole[O any, R interface{ Run(context.Context) error }](ctx context.Context, k *kong.Context, next *role,
+	f *processFlags, ignored ignoredFlags, options func() (O, error), build func(O) (R, error)) (err error) {
 	if f.logger, _, err = f.Log.logger(); err != nil {
 		return err
 	}
@@ -84,13 +84,18 @@ func runRole[O any, R interface{ Run(context.Context) error }](ctx context.Conte
 	}
 	ignored.warn(f.logger)
 	warnOpen(f.logger, k, f.values)
-	defer ignoreHangups(f.logger)()
+	stop := ignoreHangups(f.logger)
 	f.memory().apply(ctx, f.logger, 0)
 	r, err := build(opts)
 	if err != nil {
+		stop()
 		return err
 	}
-	return r.Run(ctx)
+	*next = func(ctx context.Context) error {
+		defer stop()
+		return r.Run(ctx)
+	}
+	return nil
 }
 
 // hostFlags are the flags of every command that serves a page or accepts changes.

@@ -44,8 +44,8 @@ func (c *profilesCompactCommand) Validate() error {
 }
 
 // Run is called by kong.
-func (c *profilesCompactCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewProfilesCompact)
+func (c *profilesCompactCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
+	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewProfilesCompact)
 }
 
 func (c *profilesCompactCommand) options() (app.ProfilesCompactOptions, error) {

@@ -87,8 +87,9 @@ type queryCommand struct {
 func (c *queryCommand) Validate() error { return checkGRPC(c.GRPCAddress) }
 
 // Run is called by kong.
-func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, &c.Process, append(ignored, ignoredFeatures("query-features", c.Features, isQueryFeature)...), c.options, app.NewQuery)
+func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
+	ignored = append(ignored, ignoredFeatures("query-features", c.Features, isQueryFeature)...)
+	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewQuery)
 }
 
 func (c *queryCommand) options() (app.QueryOptions, error) {

@@ -79,8 +79,8 @@ type queryFrontendCommand struct {
 }
 
 // Run is called by kong.
-func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewQueryFrontend)
+func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
+	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewQueryFrontend)
 }
 
 // requestBytesMin is the size of the largest body and its last chunk. With a smaller limit, the largest body would

@@ -115,7 +115,7 @@ func (c *serveCommand) Validate() error {
 }
 
 // Run is called by kong.
-func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
+func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	logger, level, err := c.Log.logger()
 	if err != nil {
 		return err
@@ -133,7 +133,8 @@ func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignored
 	if err != nil {
 		return err
 	}
-	return serve.Run(ctx)
+	*next = serve.Run
+	return nil
 }
 
 func (c *serveCommand) options() (app.ServeOptions, error) {

@@ -79,8 +79,8 @@ func (m minTime) ms() int64 {
 func (c *sidecarCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
 // Run is called by kong.
-func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewSidecar)
+func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
+	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewSidecar)
 }
 
 func (c *sidecarCommand) options() (app.SidecarOptions, error) {

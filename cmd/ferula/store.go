@@ -55,8 +55,8 @@ type storeCommand struct {
 func (c *storeCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
 // Run is called by kong.
-func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewStore)
+func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
+	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewStore)
 }
 
 func (c *storeCommand) options() (app.StoreOptions, error) {

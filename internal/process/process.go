@@ -126,6 +126,7 @@ func (p *Process) Run(ctx context.Context) error {
 				}
 			})
 		}
+		FreeMemory()
 	})
 	select {
 	case <-ctx.Done():

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
@@ -154,6 +155,7 @@ func (s *Self) runStates(ctx context.Context) {
 				}
 			}
 			since = now
+			process.FreeMemory()
 		}
 	}
 }

@@ -213,7 +213,7 @@ func (a *API) checkEstimate(ctx context.Context, qry promql.Query, run *runningQ
 }
 
 // watch returns the storage of a running query, which notes that the evaluation has begun, and counts what it reads.
-// The selections of Stores count themselves.
+// Selections of Stores, and of the engine that reads chunks, count themselves.
 func (a *API) watch(from storage.Queryable, q *runningQuery) storage.Queryable {
 	w := watched{from, q, a.opts.Stores == nil}
 	if source, ok := from.(series.Source); ok {
@@ -246,11 +246,7 @@ type watchedSource struct {
 // RawQuerier implements series.Source.
 func (w watchedSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	w.run.stage.Store(stageEvaluating)
-	q, err := w.source.RawQuerier(ctx, mint, maxt)
-	if err != nil || !w.counts {
-		return q, err
-	}
-	return countedRaw{q}, nil
+	return w.source.RawQuerier(ctx, mint, maxt)
 }
 
 // countedQuerier counts the series that it returns, but not their samples: to count these would cost time for each.
@@ -273,31 +269,5 @@ func (s countedSet) Next() bool {
 		return false
 	}
 	s.read.Add(0, 0)
-	return true
-}
-
-// countedRaw counts the series that it returns, with the samples and bytes of their chunks.
-type countedRaw struct{ series.Querier }
-
-// Select implements series.Querier.
-func (q countedRaw) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
-	return countedRawSet{q.Querier.Select(ctx, opts, matchers...), series.ReadingOf(ctx)}
-}
-
-type countedRawSet struct {
-	series.Set
-	read *series.Reading
-}
-
-// Next implements series.Set.
-func (s countedRawSet) Next() bool {
-	if !s.Set.Next() {
-		return false
-	}
-	size := 0
-	for _, c := range s.Chunks() {
-		size += len(c.Data)
-	}
-	s.read.Add(series.SamplesOf(s.Chunks()), size)
 	return true
 }

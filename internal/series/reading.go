@@ -31,6 +31,18 @@ func (r *Reading) Add(samples, bytes int) {
 	r.bytes.Add(int64(bytes))
 }
 
+// AddChunks counts one series with the samples and bytes of its chunks.
+func (r *Reading) AddChunks(chunks []Chunk) {
+	if r == nil {
+		return
+	}
+	size := 0
+	for _, c := range chunks {
+		size += len(c.Data)
+	}
+	r.Add(SamplesOf(chunks), size)
+}
+
 // Counts returns the series, their samples, and the bytes of their chunks. A series of several selections counts in
 // each of them.
 func (r *Reading) Counts() (series, samples, bytes int64) {

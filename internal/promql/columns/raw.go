@@ -44,7 +44,7 @@ func (s rawSource) close() error { return s.querier.Close() }
 func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
 	// Chunks need not be cut, because series.Within removes the samples outside the range.
 	set := s.querier.Select(ctx, series.SelectOptions{OwnOrder: true, Uncut: true}, of.vs.LabelMatchers...)
-	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent}
+	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent, read: series.ReadingOf(ctx)}
 }
 
 type rawSet struct {
@@ -52,10 +52,13 @@ type rawSet struct {
 	builder labels.ScratchBuilder
 	ended   bool
 	lent    bool // labels are valid until next
+	read    *series.Reading
 }
 
 func (s *rawSet) next() bool {
-	s.ended = s.ended || !s.set.Next()
+	if s.ended = s.ended || !s.set.Next(); !s.ended {
+		s.read.AddChunks(s.set.Chunks())
+	}
 	return !s.ended
 }
 

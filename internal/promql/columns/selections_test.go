@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/promql/columns"
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -157,5 +158,32 @@ func TestEstimate_IsAnUpperBoundOfWhatTheSelectorsNeed(t *testing.T) {
 	})
 	if estimated > 6*all {
 		t.Errorf("the estimates are %d samples in all, %d are needed", estimated, all)
+	}
+}
+
+func TestQuery_CountsTheChunksThatItReads(t *testing.T) {
+	store := openStore(t, t.TempDir())
+	app := store.Appender(t.Context())
+	for i := range 30 {
+		lset := labels.FromStrings("__name__", "m", "i", strconv.Itoa(i%3))
+		if _, err := app.Append(0, lset, beginMS+int64(i)*1000, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	_, engine := newEngines(1000)
+	q, err := request{query: "m", start: beginMS + 60_000}.open(engine, store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	var read series.Reading
+	if res := q.Exec(series.WithReading(t.Context(), &read)); res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	if found, samples, bytes := read.Counts(); found != 3 || samples != 30 || bytes < 60 {
+		t.Errorf("%d series, %d samples, %d bytes", found, samples, bytes)
 	}
 }

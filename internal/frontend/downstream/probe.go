@@ -4,12 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
 )
 
-const probeTimeout = 5 * time.Second // or ProbeOptions.Every if that is shorter
+const (
+	probeTimeout  = 5 * time.Second // or ProbeOptions.Every if that is shorter
+	probeBytesMax = 4 << 10         // of a response that are read
+)
 
 // ProbeOptions are the options of a Probe.
 type ProbeOptions struct {
@@ -90,6 +94,7 @@ func (p *Probe) probe(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close()
+	_, _ = io.CopyN(io.Discard, resp.Body, probeBytesMax) // a body that is not read to its end ends the connection
 	if resp.Status >= http.StatusInternalServerError {
 		return fmt.Errorf("GET /-/ready returned status %d", resp.Status)
 	}

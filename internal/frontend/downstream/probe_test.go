@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -130,4 +131,32 @@ func TestProbe_AReadyDownstreamWithFullSlotsStaysReady(t *testing.T) {
 	}
 	f.busy.Store(false)
 	f.expect(t, "waiting: ")
+}
+
+func TestProbe_KeepsItsConnection(t *testing.T) {
+	var connections atomic.Int64
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("Prometheus Server is Ready.\n"))
+	}))
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	srv.Start()
+	defer srv.Close()
+	client, err := New(Options{URL: srv.URL}, slog.New(slog.DiscardHandler), instruments.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	probe := NewProbe(client, ProbeOptions{})
+	for range 3 {
+		if err := probe.probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for 3 probes", n)
+	}
 }

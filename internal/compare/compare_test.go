@@ -312,3 +312,32 @@ func TestCompare_ServersMaySendAnything(t *testing.T) {
 		t.Errorf("the same labels twice: %+v", r)
 	}
 }
+
+func TestRun_ASeriesThatARightSideSendsTwiceIsADifference(t *testing.T) {
+	left := serve(t, map[string]string{"q": vector(vectorSample("a", "1"))})
+	right := serve(t, map[string]string{"q": vector(vectorSample("a", "2"), vectorSample("a", "1"))})
+	queries, _ := load(t, "q\n")
+	report, err := compare.Run(t.Context(), compare.Options{Left: side(t, left), Right: side(t, right), Queries: queries,
+		Mode: compare.Auto, End: end, Range: time.Hour, Step: 30 * time.Second, BytesMax: 1 << 20, QueriesMax: 100, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(report.Results[0].Differences, func(d compare.Difference) bool { return d.Kind == compare.KindSeries }) {
+		t.Errorf("%+v", report.Results)
+	}
+}
+
+func TestRun_AnErrorDoesNotHideAnEarlierDifference(t *testing.T) {
+	left := serve(t, map[string]string{"q": vector(vectorSample("a", "1"))})
+	right := serve(t, map[string]string{"q": vector(vectorSample("a", "2"))})
+	left.onSecond = func(*http.Request) { left.bodies["q"] = "no JSON" }
+	queries, _ := load(t, "q\n")
+	report, err := compare.Run(t.Context(), compare.Options{Left: side(t, left), Right: side(t, right), Queries: queries, Repeat: 2,
+		Mode: compare.Auto, End: end, Range: time.Hour, Step: 30 * time.Second, BytesMax: 1 << 20, QueriesMax: 100, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Different != 1 || report.NotCompared != 0 {
+		t.Errorf("%+v", report.Results)
+	}
+}

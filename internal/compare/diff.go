@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/prometheus/model/value"
+
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -122,7 +124,8 @@ func (d *diff) texts(kind Kind, left, right []string) {
 	}
 }
 
-// sample is a value, or a histogram in Prometheus' notation with all digits: equal texts are equal histograms.
+// sample is a value, or a histogram in Prometheus' notation with all digits. f of a histogram of raw samples is its sum:
+// its bits tell a stale marker.
 type sample struct {
 	ms        int64
 	f         float64
@@ -130,7 +133,10 @@ type sample struct {
 }
 
 func (s sample) text() string {
-	if s.histogram != "" {
+	switch {
+	case value.IsStaleNaN(s.f):
+		return "stale"
+	case s.histogram != "":
 		return s.histogram
 	}
 	return strconv.FormatFloat(s.f, 'g', -1, 64)
@@ -183,7 +189,12 @@ func ulps(a, b float64) uint64 {
 func (d *diff) series(left, right []promjson.Series, ordered bool) {
 	rights := make(map[string]*promjson.Series, len(right))
 	for i := range right {
-		rights[labelText(right[i].Labels)] = &right[i]
+		name := labelText(right[i].Labels)
+		if rights[name] != nil {
+			d.add(Difference{Kind: KindSeries, Series: name, Right: seriesText(&right[i]) + " (once more)"})
+			continue
+		}
+		rights[name] = &right[i]
 	}
 	var names, rightNames []string // of series that both have
 	found := map[string]bool{}

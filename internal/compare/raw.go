@@ -97,6 +97,7 @@ func (r *runner) compareRaw(ctx context.Context, result *Result, d *diff) (err e
 	}
 	result.Left.add(left.bytes, left.took)
 	result.Right.add(right.bytes, right.took)
+	d.texts(KindWarning, warningsOf(left.set), warningsOf(right.set))
 	d.sameBytes = len(d.list) == 0 && left.bytes == right.bytes
 	for _, s := range sides {
 		if err := s.set.Err(); err != nil {
@@ -104,6 +105,13 @@ func (r *runner) compareRaw(ctx context.Context, result *Result, d *diff) (err e
 		}
 	}
 	return nil
+}
+
+func warningsOf(set storage.SeriesSet) (texts []string) {
+	for _, err := range set.Warnings().AsErrors() {
+		texts = append(texts, err.Error())
+	}
+	return texts
 }
 
 // samplesIn returns the samples of a series within a time range: servers may send more.
@@ -116,7 +124,7 @@ func samplesIn(from storage.Series, minMS, maxMS int64) (list []sample, err erro
 		} else {
 			var h *histogram.FloatHistogram
 			s.ms, h = it.AtFloatHistogram(nil)
-			s.histogram = h.String()
+			s.f, s.histogram = h.Sum, fmt.Sprintf("%s schema:%d zero_threshold:%g", h, h.Schema, h.ZeroThreshold)
 		}
 		if s.ms >= minMS && s.ms <= maxMS {
 			list = append(list, s)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
@@ -24,6 +25,7 @@ import (
 type source struct {
 	list  []storage.Series
 	err   error
+	warn  string
 	asked []string
 }
 
@@ -42,7 +44,7 @@ func (q *sourceQuerier) Select(_ context.Context, _ series.SelectOptions, ms ...
 		texts = append(texts, m.String())
 	}
 	q.asked = append(q.asked, time.UnixMilli(q.mint).Sub(end).String()+" "+time.UnixMilli(q.maxt).Sub(end).String()+" "+strings.Join(texts, ","))
-	return series.FromChunkSeriesSet(storage.NewSeriesSetToChunkSet(&listed{list: q.list, err: q.err}))
+	return series.FromChunkSeriesSet(storage.NewSeriesSetToChunkSet(&listed{list: q.list, err: q.err, warn: q.warn}))
 }
 
 func (*sourceQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
@@ -56,12 +58,18 @@ type listed struct {
 	list []storage.Series
 	at   int
 	err  error
+	warn string
 }
 
-func (l *listed) Next() bool                        { l.at++; return l.at <= len(l.list) }
-func (l *listed) At() storage.Series                { return l.list[l.at-1] }
-func (l *listed) Err() error                        { return l.err }
-func (l *listed) Warnings() annotations.Annotations { return nil }
+func (l *listed) Next() bool         { l.at++; return l.at <= len(l.list) }
+func (l *listed) At() storage.Series { return l.list[l.at-1] }
+func (l *listed) Err() error         { return l.err }
+func (l *listed) Warnings() annotations.Annotations {
+	if l.warn == "" {
+		return nil
+	}
+	return annotations.New().Add(errors.New(l.warn))
+}
 
 type point struct {
 	t int64
@@ -101,6 +109,7 @@ func TestCompareRaw_SamplesOfSelectorsAreCompared(t *testing.T) {
 	at := end.UnixMilli()
 	h, other := tsdbutil.GenerateTestFloatHistogram(1), tsdbutil.GenerateTestFloatHistogram(1)
 	other.PositiveBuckets[0]++
+	const schema = " schema:1 zero_threshold:0.001"
 	left := &source{list: []storage.Series{
 		rawSeries("a", point{t: at - 2, v: 1}, point{t: at - 1, v: 2}, point{t: at, v: math.NaN()}, point{t: at + 1, v: 7}),
 		rawSeries("b", point{t: at, h: h}), rawSeries("d", point{t: at, v: 1})}}
@@ -114,7 +123,7 @@ func TestCompareRaw_SamplesOfSelectorsAreCompared(t *testing.T) {
 		got = append(got, string(d.Kind)+" "+d.Series+" "+d.Left+" | "+d.Right)
 	}
 	check(t, got, `missing sample {__name__="x", s="a"} 2 | `, `value {__name__="x", s="a"} NaN | 3`,
-		`histogram {__name__="x", s="b"} `+h.String()+" | "+other.String(), `missing series {__name__="x", s="c"}  | has it`)
+		`histogram {__name__="x", s="b"} `+h.String()+schema+" | "+other.String()+schema, `missing series {__name__="x", s="c"}  | has it`)
 	if report.Results[0].Left.Bytes == 0 || report.Different != 1 {
 		t.Errorf("%+v", report.Results[0])
 	}
@@ -135,5 +144,29 @@ func TestCompareRaw_FailuresAndLongResponsesAreNotCompared(t *testing.T) {
 	report := rawRun(t, good, good, "x\nx{\n", 1<<20)
 	if len(report.Skipped) != 1 || !strings.Contains(report.Skipped[0].Why, "parse error") {
 		t.Errorf("%+v", report.Skipped)
+	}
+}
+
+func TestCompareRaw_WhatTheTextOfAHistogramHidesIsADifference(t *testing.T) {
+	at := end.UnixMilli()
+	plain := &histogram.FloatHistogram{Sum: 1}
+	for name, pair := range map[string][2]*histogram.FloatHistogram{
+		"stale":          {{Sum: math.Float64frombits(value.StaleNaN)}, {Sum: math.NaN()}},
+		"schema":         {plain, {Sum: 1, Schema: 1}},
+		"zero threshold": {plain, {Sum: 1, ZeroThreshold: 1}},
+	} {
+		report := rawRun(t, &source{list: []storage.Series{rawSeries("a", point{t: at, h: pair[0]})}},
+			&source{list: []storage.Series{rawSeries("a", point{t: at, h: pair[1]})}}, "x", 1<<20)
+		if report.Different != 1 {
+			t.Errorf("%s: %+v", name, report.Results)
+		}
+	}
+}
+
+func TestCompareRaw_AWarningIsADifference(t *testing.T) {
+	list := []storage.Series{rawSeries("a", point{t: end.UnixMilli(), v: 1})}
+	report := rawRun(t, &source{list: list}, &source{list: list, warn: "a store is missing"}, "x", 1<<20)
+	if d := report.Results[0].Differences; len(d) != 1 || d[0].Kind != compare.KindWarning || d[0].Right != "a store is missing" {
+		t.Errorf("%+v", report.Results)
 	}
 }

@@ -156,6 +156,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	if n := len(queries) - o.QueriesMax; n > 0 {
 		queries = queries[:o.QueriesMax]
+		rep.NotCompared += n
 		rep.Skipped = append(rep.Skipped, Skipped{"--max-queries", fmt.Sprintf("%d queries were left out", n)})
 	}
 	if len(queries) == 0 {

@@ -341,3 +341,16 @@ func TestRun_AnErrorDoesNotHideAnEarlierDifference(t *testing.T) {
 		t.Errorf("%+v", report.Results)
 	}
 }
+
+func TestRun_QueriesLeftOutAreNotCompared(t *testing.T) {
+	s := serve(t, nil)
+	queries, _ := load(t, `{"panels":[{"targets":[{"expr":"a"},{"expr":"b"},{"expr":"c{d=\"$unknown\"}"}]}]}`)
+	report, err := compare.Run(t.Context(), compare.Options{Left: side(t, s), Right: side(t, s), Queries: queries,
+		Mode: compare.Auto, End: end, Range: time.Hour, Step: 30 * time.Second, BytesMax: 1 << 20, QueriesMax: 1, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Compared != 1 || report.NotCompared != 2 {
+		t.Errorf("%d compared, %d not compared, skipped %+v", report.Compared, report.NotCompared, report.Skipped)
+	}
+}

@@ -240,6 +240,8 @@ func (r *runner) selectors(queries []Query) (list []Query) {
 	return list
 }
 
+// skip leaves out a query that cannot be sent.
 func (r *runner) skip(source, why string) {
+	r.report.NotCompared++
 	r.report.Skipped = append(r.report.Skipped, Skipped{source, why})
 }

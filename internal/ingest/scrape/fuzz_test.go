@@ -100,6 +100,11 @@ func TestPage_LayoutsChangeNothing(t *testing.T) {
 		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\na 2\n|a 1\nb 2\n", // a line twice instead of another
 		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\n|a 1\nb 2\n",
 		"a 1\nb 2\n# EOF\n|b 2\na 1\n# EOF\n|a 3\nb 2\n# EOF\n|b 2\na 1\n# EOF\n|b 2\n# EOF\na 1\n", // an early end
+		// An end without a line feed that is missing later, other spaces, and a comment twice instead of another.
+		"a 1\nb 2\n# EOF|b 2\na 1\n# EOF|a 3\nb 2\n# EOF|b 2\na 1\n# EOF|a 1\nb 2\n",
+		"a 1\nb 2\n# EOF\n|b 2\na 1\n# EOF\n|a 3\nb 2\n# EOF\n|b 2\na  1\n# EOF\n|b 2\na\t1\n# EOF\n",
+		"# TYPE a gauge\na 1\nb 2\n# EOF\n|b 2\n# TYPE a gauge\na 1\n# EOF\n|# TYPE a gauge\na 3\nb 2\n# EOF\n|" +
+			"# EOF\nb 2\na 1\n# EOF\n",
 		"a 1\nlate 2\n|a 1\nlate 60\n|a 1\nlate 3\n|a 1\n",
 		"# TYPE a counter\na 1\n|# TYPE a gauge\na 1\n|a 2\n|a 3\n",
 	} {

@@ -105,6 +105,7 @@ func TestPage_LayoutsChangeNothing(t *testing.T) {
 		"a 1\nb 2\n# EOF\n|b 2\na 1\n# EOF\n|a 3\nb 2\n# EOF\n|b 2\na  1\n# EOF\n|b 2\na\t1\n# EOF\n",
 		"# TYPE a gauge\na 1\nb 2\n# EOF\n|b 2\n# TYPE a gauge\na 1\n# EOF\n|# TYPE a gauge\na 3\nb 2\n# EOF\n|" +
 			"# EOF\nb 2\na 1\n# EOF\n",
+		"a 1\nfull 1\nb 1\n|a 2\nfull 2\nb 2\n|a 3\nfull 99\nb 3\n|a 4\nfull 4\nb 4\n", // the storage ends a page
 		"a 1\nlate 2\n|a 1\nlate 60\n|a 1\nlate 3\n|a 1\n",
 		"# TYPE a counter\na 1\n|# TYPE a gauge\na 1\n|a 2\n|a 3\n",
 	} {

@@ -267,6 +267,7 @@ func (p *page) leaveLayoutAt(i int, err error, v *pageValues) error {
 		if !ok {
 			var fatal error
 			if ok, fatal = p.settle(text, nil, err); fatal != nil {
+				p.total = j + 1 // the rest of the page is not counted
 				return fatal
 			}
 			p.kept++

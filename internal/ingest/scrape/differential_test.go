@@ -591,3 +591,53 @@ func TestManager_StoresWhatPrometheusStores(t *testing.T) {
 		})
 	}
 }
+
+// Two discoveries may find one target with different labels before relabeling. The target shows those of the last one.
+func TestManager_ShowsTheLabelsOfTheLastOfEqualTargets(t *testing.T) {
+	found := &targetgroup.Group{Targets: []model.LabelSet{{model.AddressLabel: "b:80"}}}
+	for _, pod := range []model.LabelValue{"first", "last"} {
+		found.Targets = append(found.Targets, model.LabelSet{model.AddressLabel: "a:80", "__meta_pod": pod})
+	}
+	groups := map[string][]*targetgroup.Group{"twice": {found}}
+	cfg, err := config.Load("scrape_configs: [{job_name: twice, scrape_interval: 1000h}]", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.DiscardHandler)
+	theirs := scrape.Options{DiscoveryReloadOnStartup: true, InitialScrapeOffset: never}
+	library, err := scrape.NewManager(&theirs, logger, nil, nil, newRecording(), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := newManager(&scrape.Options{}, newRecording(), logger, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, apply := range []func(*config.Config) error{library.ApplyConfig, ours.ApplyConfig} {
+		if err := apply(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	updates := make(chan map[string][]*targetgroup.Group)
+	go func() { _ = library.Run(updates) }()
+	updates <- groups
+	for count(library.TargetsActive()) < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	ours.groups = groups
+	ours.reload()
+	pods := func(active map[string][]*scrape.Target) (list []string) {
+		b := labels.NewBuilder(labels.EmptyLabels())
+		for _, t := range active["twice"] {
+			list = append(list, t.DiscoveredLabels(b).Get("__meta_pod"))
+		}
+		slices.Sort(list)
+		return list
+	}
+	got, want := pods(ours.TargetsActive()), pods(library.TargetsActive())
+	library.Stop()
+	ours.end()
+	if !slices.Equal(got, want) || !slices.Contains(want, "last") {
+		t.Errorf("the targets show the labels of the pods %q, want %q", got, want)
+	}
+}

@@ -213,10 +213,8 @@ func (p *pool) targets(groups []*targetgroup.Group) (found map[uint64]foundTarge
 			public := false
 			t.LabelsRange(func(labels.Label) { public = true })
 			if public {
-				hash := targetHash(set, t)
-				if _, ok := found[hash]; !ok {
-					found[hash] = foundTarget{t, of, g.Labels}
-				}
+				// Of equal targets the last one counts: the page shows its labels before relabeling.
+				found[targetHash(set, t)] = foundTarget{t, of, g.Labels}
 				continue
 			}
 			if p.cfg.KeepDroppedTargets == 0 || uint(len(dropped)) < p.cfg.KeepDroppedTargets {

@@ -79,7 +79,7 @@ func (m *Manager) ApplyConfig(cfg *config.Config) error {
 		return err
 	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s%s", host, cfg.GlobalConfig.ExternalLabels.String())
+	_, _ = fmt.Fprintf(h, "%s%s", host, cfg.GlobalConfig.ExternalLabels.String())
 	defer closeLogs(m.failures)
 	m.jobs, m.failures, m.seed = jobs, failures, h.Sum64()
 

@@ -229,7 +229,7 @@ func (p *pool) targets(groups []*targetgroup.Group) (found map[uint64]foundTarge
 // targetHash is the library's hash of a target. It decides when in the interval the target is scraped.
 func targetHash(set labels.Labels, t *scrape.Target) uint64 {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%016d%s", set.Hash(), t.URL())
+	_, _ = fmt.Fprintf(h, "%016d%s", set.Hash(), t.URL())
 	return h.Sum64()
 }
 

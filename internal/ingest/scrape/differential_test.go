@@ -386,6 +386,16 @@ func (tw *twins) sameMetrics() {
 	}
 }
 
+// A response that is cut after body_size_limit exceeds the limit.
+func TestManager_CutResponsesExceedTheBodySizeLimit(t *testing.T) {
+	groups := map[string][]*targetgroup.Group{"j": {{Targets: []model.LabelSet{{model.AddressLabel: "a:80"}}}}}
+	tw := newTwins(t, "  - {job_name: j, scrape_interval: INTERVAL, body_size_limit: 400B}\n", groups, scrape.Options{})
+	for _, lines := range []int{10, 200} {
+		tw.scrape(map[string]answer{"a:80": {media: plainText, body: strings.Repeat("a 1\n", lines), gzip: true, cut: true}})
+	}
+	tw.sameMetrics()
+}
+
 // configurations are jobs by name; each history is scraped with each.
 var configurations = map[string]string{
 	"plain":      "",

@@ -196,18 +196,18 @@ func (f *fetcher) readGzip(from io.Reader, body *bytes.Buffer) error {
 	limit := min(f.sizeLimit, sizeMax)
 	compressed := bodies.Get().(*bytes.Buffer)
 	defer f.release(compressed)
-	n, err := compressed.ReadFrom(io.LimitReader(from, limit+limit/8+1024))
-	if err != nil {
-		return err
-	}
+	n, readErr := compressed.ReadFrom(io.LimitReader(from, limit+limit/8+1024))
 	if n >= limit+limit/8+1024 {
 		return f.tooLarge()
 	}
 	z := gzips.Get().(*inflate.Inflater)
 	defer gzips.Put(z)
 	page, err := z.Gzip(body.AvailableBuffer(), compressed.Bytes(), int(limit-1))
-	if errors.Is(err, inflate.ErrGzipLimit) {
+	if errors.Is(err, inflate.ErrGzipLimit) { // also of a response that is cut after the limit
 		return f.tooLarge()
+	}
+	if readErr != nil {
+		return readErr
 	}
 	body.Write(page) // where it is already, unless it did not fit
 	return err

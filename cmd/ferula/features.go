@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,7 +19,6 @@ var features = map[string]func(*app.ServeOptions){
 	"auto-reload-config":              func(*app.ServeOptions) {}, // as --config.auto-reload
 	"extra-scrape-metrics":            func(o *app.ServeOptions) { o.Scrape.ExtraMetrics = true },
 	"histograms-st-encoding":          func(o *app.ServeOptions) { o.Store.HistogramsWithST = true },
-	"st-synthesis":                    func(o *app.ServeOptions) { o.Scrape.SynthesizeST = true },
 	"use-start-timestamps":            func(o *app.ServeOptions) { o.Query.UseStartTimestamps = true },
 	"delayed-compaction":              func(o *app.ServeOptions) { o.Store.DelayedCompaction = true },
 	"exemplar-storage":                func(*app.ServeOptions) {}, // always enabled here
@@ -68,17 +68,21 @@ func splitFeatures(lists []string) (names []string) {
 	return names
 }
 
-// enableFeatures enables the honoured features.
+// enableFeatures enables the honoured features. It returns an error for each refused one.
 func enableFeatures(lists []string, o *app.ServeOptions) error {
+	var errs []error
 	for _, name := range splitFeatures(lists) {
+		if p := findPeerFlag("features", name); p.refused {
+			errs = append(errs, fmt.Errorf("--enable-feature=%s is not supported: %s", name, p.why))
+		}
 		if enable := features[name]; enable != nil {
 			enable(o)
 		}
 	}
 	if o.Peer.OTLPOptions.ConvertDelta && o.Peer.OTLPOptions.NativeDelta {
-		return errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude each other")
+		errs = append(errs, errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude each other"))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // experimentalFunctions is the only feature of a querier.
@@ -88,9 +92,8 @@ const experimentalFunctions = "promql-experimental-functions"
 // unknown ones, which Prometheus and Thanos ignore too.
 func ignoredFeatures(command string, lists []string, honoured func(name string) bool) (ignored ignoredFlags) {
 	for _, name := range splitFeatures(lists) {
-		if !honoured(name) {
-			why := cmp.Or(findPeerFlag(command, name).why, "unknown feature")
-			ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: why})
+		if p := findPeerFlag(command, name); !p.refused && !honoured(name) {
+			ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: cmp.Or(p.why, "unknown feature")})
 		}
 	}
 	return ignored

@@ -28,6 +28,7 @@ var peerRows = []struct {
 	{"features", inert, "fast-startup", "scraping begins once the write-ahead log is replayed"},
 	{"features", inert, "old-ui", "there is only one page"},
 	{"features", inert, "use-uncached-io", "blocks are written through the page cache"},
+	{"features", refused, "st-synthesis", "start timestamps are stored as targets and senders send them, and not invented"},
 	{"query-features", inert, "promql-at-modifier promql-negative-offset", "always enabled"},
 	{"query-features", inert, "query-pushdown", "removed from Thanos"},
 	{"query", inert, "alert.query-url:url", "ferula query sends no alerts"},

@@ -276,16 +276,20 @@ func featureList() []string {
 	return all
 }
 
-func TestServeFeatures_EachIsHonouredOrInert(t *testing.T) {
+func TestServeFeatures_EachIsHonouredInertOrRefused(t *testing.T) {
 	if all := featureList(); len(slices.Compact(slices.Clone(all))) != len(all) {
 		t.Errorf("twice: %q", all)
 	}
 }
 
-func TestServeFeatures_ContradictionsAreErrorsAndUnknownAreIgnoredAsInPrometheus(t *testing.T) {
-	both := "otlp-deltatocumulative,otlp-native-delta-ingestion"
-	if err := optionsOf(t, "serve", "--enable-feature=exemplar-storage,"+both); err == nil || !strings.Contains(err.Error(), "exclude each other") {
-		t.Error(err)
+func TestServeFeatures_RefusedAreErrorsAndUnknownAreIgnoredAsInPrometheus(t *testing.T) {
+	for names, want := range map[string]string{
+		"otlp-deltatocumulative,otlp-native-delta-ingestion": "exclude each other",
+		"st-synthesis": "--enable-feature=st-synthesis is not supported",
+	} {
+		if err := optionsOf(t, "serve", "--enable-feature=exemplar-storage,"+names); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(names, err)
+		}
 	}
 	args := []string{"serve", "--enable-feature=old-ui,exemplar-storage, ,nonsense", "--enable-feature=remote-write-receiver"}
 	if err := optionsOf(t, args...); err != nil {

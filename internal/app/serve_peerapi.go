@@ -144,9 +144,6 @@ func (s *Serve) features() features.Collector {
 			all.Set(category, name, on)
 		}
 	}
-	if o.Scrape.SynthesizeST {
-		all.Enable(features.Scrape, "st-synthesis") // with Prometheus' name
-	}
 	if o.Scrape.MetadataInWAL {
 		all.Enable(features.TSDB, "metadata_wal_records")
 	}

@@ -35,7 +35,6 @@ type Options struct {
 	Zstd                    bool          // accept responses compressed with zstd
 	ParseST                 bool          // read start timestamps; _created lines of OpenMetrics 1.0 are no samples
 	ExtraMetrics            bool          // add report samples if a configuration does not set extra_scrape_metrics
-	SynthesizeST            bool          // a counter without a start timestamp takes the time of its first scrape
 	ExactTimestamps         bool          // do not adjust the timestamps of scrapes to their schedule
 	TimestampTolerance      time.Duration // largest adjustment; 0: 2 ms
 
@@ -64,7 +63,6 @@ func (o Options) manager() *scrape.Options {
 		EnableOpenMetrics2:      o.OpenMetrics2,
 		EnableZstdScrape:        o.Zstd,
 		ParseST:                 o.ParseST,
-		SynthesizeST:            o.SynthesizeST,
 		HTTPClientOptions:       client,
 	}
 }

@@ -238,11 +238,11 @@ func (m *Manager) TargetsDroppedCounts() map[string]int {
 	return counts
 }
 
-// ScrapePools returns the names of all jobs whose targets are known.
+// ScrapePools returns the names of all jobs whose targets are known; never nil, which would be null in JSON.
 func (m *Manager) ScrapePools() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Keys(m.pools))
+	return slices.AppendSeq([]string{}, maps.Keys(m.pools))
 }
 
 // ScrapePoolConfig returns the configuration of a job.

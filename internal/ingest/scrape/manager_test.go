@@ -161,3 +161,9 @@ func TestManager_MetadataManagerListsTheMetadataOfAllTargets(t *testing.T) {
 		t.Error("there is a manager after the end")
 	}
 }
+
+func TestManager_WithoutJobsHasAnEmptyListOfPools(t *testing.T) {
+	if pools := new(Manager).ScrapePools(); pools == nil || len(pools) != 0 {
+		t.Errorf("%#v", pools)
+	}
+}

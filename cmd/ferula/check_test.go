@@ -15,15 +15,21 @@ import (
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
-func TestCheck_ExitCodesAreThoseOfPromtool(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name, text string) string {
+// filesIn returns a function that writes a file into a directory and returns its path.
+func filesIn(t *testing.T, dir string) func(name, text string) string {
+	return func(name, text string) string {
+		t.Helper()
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
+}
+
+func TestCheck_ExitCodesAreThoseOfPromtool(t *testing.T) {
+	dir := t.TempDir()
+	file := filesIn(t, dir)
 	good := file("good.yml", "groups: [{name: g, rules: [{record: a, expr: up}, {alert: A, expr: up == 0, for: 1m}]}]\n")
 	twice := file("twice.yml", "groups: [{name: g, rules: [{record: a, expr: up}, {record: a, expr: up}]}]\n")
 	bad := file("bad.yml", "groups: [{name: g, rules: [{record: a, expr: 'up('}]}]\n")

@@ -13,23 +13,18 @@ import (
 
 func TestCompareCommand_ExitCodes(t *testing.T) {
 	page := func(value string) string {
-		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if user, password, _ := r.BasicAuth(); user != "eve" || password != "apple" {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
 			}
 			fmt.Fprintf(w, `{"status":"success","data":{"resultType":"scalar","result":[1,"%s"]}}`, value)
-		})).URL
+		}))
+		t.Cleanup(server.Close)
+		return server.URL
 	}
 	one, other := page("1"), page("2")
-	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	file := filesIn(t, t.TempDir())
 	queries := file("list", "1\n")
 	config := file("http.yml", "basic_auth: {username: eve, password: apple}\n")
 	for name, c := range map[string]struct {
@@ -41,7 +36,7 @@ func TestCompareCommand_ExitCodes(t *testing.T) {
 		"down":         {one, "http://127.0.0.1:1", queries, exitUsage},
 		"no URL":       {one, "127.0.0.1:1", queries, exitUsage},
 		"no queries":   {one, one, file("empty", "#\n"), exitUsage},
-		"no such file": {one, one, dir + "/absent", exitUsage},
+		"no such file": {one, one, queries + ".absent", exitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			saved, savedErrors := os.Stdout, os.Stderr

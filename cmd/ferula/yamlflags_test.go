@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,13 +63,7 @@ func TestYAMLFlags_AreSecretAndExpandEnvironment(t *testing.T) {
 			if _, ok := flag.Target.Interface().(secret); !ok {
 				t.Errorf("%s --%s is not secret", command, flag.Name)
 			}
-			file := func(text string) string {
-				path := filepath.Join(dir, command+flag.Name)
-				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return path
-			}
+			file := func(text string) string { return filesIn(t, dir)(command+flag.Name, text) }
 			// A YAML comment: its text does not matter, but it is expanded too.
 			for _, given := range []func(string) string{
 				func(text string) string { return "--" + flag.Name + "=" + text },

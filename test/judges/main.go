@@ -1,6 +1,9 @@
-// Program judges runs test suites of others against a ferula binary, and writes the scores to a page of docs.
+// Package main is the command judges, which runs test suites of others against ferula.
 //
-// judges.sh installs what it needs and runs it.
+// In: the paths of a ferula and a Prometheus binary, and of the folder where judges.sh has installed the clients of npm and
+// PyPI. Both programs run on loopback; the suites of Go modules come from the module cache. Out: a page of docs with the
+// score of each suite, its version, and what neither or only one of the two passes. Not here: prometheus-operator
+// (test/operator), and tests against peers that decide whether a change is right (test/e2e).
 package main
 
 import (

@@ -218,14 +218,6 @@ func (s *Serve) newRules(external *url.URL) (err error) {
 	return err
 }
 
-// MoreAddrs returns the listen addresses after the first.
-func (s *Serve) MoreAddrs() (addrs []net.Addr) {
-	for _, l := range s.listeners[1:] {
-		addrs = append(addrs, l.Addr())
-	}
-	return addrs
-}
-
 // assemble adds the components that apply configurations, and the servers.
 func (s *Serve) assemble() {
 	s.process.Add(

@@ -74,6 +74,9 @@ type SelectOptions struct {
 	// false. Prometheus' engine selects in that order, and a sum of floats depends on the order of its series. Such a
 	// set must not be merged with other sets.
 	OwnOrder bool
+	// Summaries: chunks without samples are enough where it says so; nil: they are not. A querier that has no summary
+	// of a chunk returns the chunk.
+	Summaries *Summaries
 	// External are labels that Select adds as SelectWithExternalLabels does. They are set only if the querier
 	// has the capability External.
 	External labels.Labels

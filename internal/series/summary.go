@@ -1,0 +1,85 @@
+package series
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+)
+
+// Summarized is the encoding of a chunk whose samples are not read: its data is a Summary. A querier returns such chunks
+// only for SelectOptions.Summaries.
+const Summarized = chunkenc.Encoding(0xfe)
+
+// Summaries state which chunks of a selection may be Summarized.
+type Summaries struct {
+	// Whole reports whether the summary of a chunk is enough, by the times of its first and last sample (ms, inclusive).
+	// It must be safe for concurrent use.
+	Whole func(minMS, maxMS int64) bool
+	// Rising: a chunk in which a value is less than the value before must not be Summarized.
+	Rising bool
+}
+
+// Summary is what a float chunk contributes to a window that covers it whole. A chunk without samples has no summary, nor
+// has a chunk with a NaN (a stale marker is one) or with a negative zero: there results depend on the order of samples.
+type Summary struct {
+	Count       int  // samples, at least 1
+	Changes     int  // samples that differ from the sample before, in the chunk
+	Falls       bool // a value is less than the value before
+	First, Last float64
+	Min, Max    float64
+}
+
+// SummaryOf returns the summary of the samples of a chunk; ok is false if it has none.
+func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
+	if len(points) == 0 {
+		return s, false
+	}
+	first := points[0].F
+	s = Summary{Count: len(points), First: first, Last: points[len(points)-1].F, Min: first, Max: first}
+	before := first
+	for _, p := range points {
+		if math.IsNaN(p.F) || p.F == 0 && math.Signbit(p.F) {
+			return s, false
+		}
+		if p.F != before {
+			s.Changes++
+		}
+		s.Falls = s.Falls || p.F < before
+		s.Min, s.Max, before = min(s.Min, p.F), max(s.Max, p.F), p.F
+	}
+	return s, true
+}
+
+// AppendSummary appends a summary as the data of a Summarized chunk:
+//
+//	uvarint(count) uvarint(2*changes + falls) first last min max   floats: 8 bytes, little-endian
+func AppendSummary(dst []byte, s Summary) []byte {
+	dst = binary.AppendUvarint(dst, uint64(s.Count))
+	changes := uint64(s.Changes) << 1
+	if s.Falls {
+		changes |= 1
+	}
+	dst = binary.AppendUvarint(dst, changes)
+	for _, f := range [...]float64{s.First, s.Last, s.Min, s.Max} {
+		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(f))
+	}
+	return dst
+}
+
+// Summary returns the summary in the data of a Summarized chunk. Its errors are ErrCorrupt.
+func (c *Chunk) Summary() (s Summary, err error) {
+	count, n := binary.Uvarint(c.Data)
+	if n <= 0 || count == 0 || count > math.MaxUint16 {
+		return s, fmt.Errorf("%w: summary of a chunk has no number of samples", ErrCorrupt)
+	}
+	changes, m := binary.Uvarint(c.Data[n:])
+	floats := c.Data[n+max(m, 0):]
+	if m <= 0 || changes>>1 >= count || len(floats) != 32 {
+		return s, fmt.Errorf("%w: summary of a chunk is cut short", ErrCorrupt)
+	}
+	at := func(i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(floats[8*i:])) }
+	return Summary{int(count), int(changes >> 1), changes&1 == 1, at(0), at(1), at(2), at(3)}, nil
+}

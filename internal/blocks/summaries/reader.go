@@ -1,0 +1,237 @@
+package summaries
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sort"
+
+	"github.com/ferula-io/ferula/internal/blocks"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// Table says where the groups of a file are.
+type Table struct {
+	entries []byte
+	end     uint64 // of the last group
+}
+
+// Table checks src, the bytes of the table, which the result aliases.
+func (h Header) Table(src []byte) (Table, error) {
+	if uint64(len(src)) != h.TableBytes() {
+		return Table{}, fmt.Errorf("%w: table of %d bytes, not %d", ErrCorrupt, len(src), h.TableBytes())
+	}
+	entries, err := checked(src)
+	if err != nil {
+		return Table{}, fmt.Errorf("table: %w", err)
+	}
+	t := Table{entries, h.TableAt}
+	ref, at := -1, uint64(HeaderBytes)
+	for i := range t.Len() {
+		if int(t.ref(i)) <= ref || t.offset(i) < at || t.offset(i) > t.end {
+			return Table{}, fmt.Errorf("%w: group %d is out of order", ErrCorrupt, i)
+		}
+		ref, at = int(t.ref(i)), t.offset(i)
+	}
+	return t, nil
+}
+
+// Len returns the number of groups.
+func (t Table) Len() int { return len(t.entries) / entryBytes }
+
+func (t Table) ref(i int) uint64 {
+	return uint64(binary.LittleEndian.Uint32(t.entries[i*entryBytes:]))
+}
+
+func (t Table) offset(i int) uint64 {
+	if i == t.Len() {
+		return t.end
+	}
+	return binary.LittleEndian.Uint64(t.entries[i*entryBytes+4:])
+}
+
+// Find returns the group that has the summaries of a series, if any group has; -1: none.
+func (t Table) Find(ref uint64) int {
+	return sort.Search(t.Len(), func(i int) bool { return t.ref(i) > ref }) - 1
+}
+
+// Range returns the range of a group in the file.
+func (t Table) Range(group int) (from, to uint64) { return t.offset(group), t.offset(group + 1) }
+
+// Group is the summaries of some series. Its zero value has none.
+type Group struct {
+	rest []byte
+	ref  uint64 // of the series before rest; of the first one, its own
+}
+
+// OpenGroup checks the bytes of a group, which the result aliases.
+func (t Table) OpenGroup(group int, src []byte) (Group, error) {
+	body, err := checked(src)
+	if err != nil {
+		return Group{}, fmt.Errorf("group %d: %w", group, err)
+	}
+	return Group{body, t.ref(group)}, nil
+}
+
+// Seek moves forward to a series; ok is false if the group does not have it. The series must be behind the one of the
+// call before.
+func (g *Group) Seek(ref uint64) (s Series, ok bool, err error) {
+	for len(g.rest) > 0 {
+		r := blocks.Varints{Src: g.rest}
+		at := g.ref + r.Uvarint()
+		size := r.Uvarint()
+		if r.Bad || size > uint64(len(r.Src)) {
+			g.rest = nil
+			return s, false, fmt.Errorf("%w: a group is cut short", ErrCorrupt)
+		}
+		if at > ref {
+			return s, false, nil
+		}
+		g.ref, g.rest = at, r.Src[size:]
+		if at == ref {
+			return Series{r: blocks.Varints{Src: r.Src[:size]}}, true, nil
+		}
+	}
+	return s, false, nil
+}
+
+// Series iterates over the summaries of a series, one for each chunk in the index.
+type Series struct {
+	r      blocks.Varints
+	before before
+	s      series.Summary
+	err    error
+}
+
+// Next reads the next summary. It returns false at the end and after an error.
+func (s *Series) Next() bool {
+	if len(s.r.Src) == 0 {
+		return false
+	}
+	flags := s.r.Src[0]
+	s.r.Src = s.r.Src[1:]
+	if flags == 0 {
+		s.s = series.Summary{}
+		return true
+	}
+	b := &s.before
+	if flags&newCount != 0 {
+		b.count = int(min(s.r.Uvarint(), math.MaxUint32))
+	}
+	s.s.Count, s.s.Falls = b.count, flags&falls != 0
+	if flags&newChanges != 0 {
+		b.changes = int(min(s.r.Uvarint(), math.MaxUint32))
+	}
+	s.s.Changes = b.changes
+	if flags&flat != 0 {
+		s.s.Changes = 0
+	}
+	s.s.First = b.last
+	if flags&floats != 0 {
+		s.floats(flags)
+	} else {
+		s.integers(flags)
+	}
+	b.last = s.s.Last
+	if s.r.Bad || flags&present == 0 || s.s.Count == 0 || s.s.Count > math.MaxUint16 || s.s.Changes >= s.s.Count {
+		s.r.Src, s.err = nil, fmt.Errorf("%w: a summary is not valid", ErrCorrupt)
+		return false
+	}
+	return true
+}
+
+func (s *Series) integers(flags byte) {
+	first := int64(s.s.First)
+	if flags&same == 0 {
+		first = s.before.integer + s.r.Varint()
+		s.s.First = float64(first)
+	}
+	s.s.Last = s.s.First
+	if flags&flat == 0 {
+		s.before.integer = first + s.r.Varint()
+		s.s.Last = float64(s.before.integer)
+	} else {
+		s.before.integer = first
+	}
+	s.s.Min, s.s.Max = min(s.s.First, s.s.Last), max(s.s.First, s.s.Last)
+	if flags&extremes != 0 {
+		s.s.Min -= float64(s.r.Uvarint())
+		s.s.Max += float64(s.r.Uvarint())
+	}
+}
+
+func (s *Series) floats(flags byte) {
+	first, last := math.Float64bits(s.s.First), uint64(0)
+	if flags&same == 0 || flags&flat == 0 {
+		x, y := s.pair()
+		first ^= x
+		last = y
+	}
+	s.s.First, s.s.Last = math.Float64frombits(first), math.Float64frombits(first^last)
+	s.s.Min, s.s.Max = min(s.s.First, s.s.Last), max(s.s.First, s.s.Last)
+	if flags&extremes != 0 {
+		x, y := s.pair()
+		s.s.Min = math.Float64frombits(math.Float64bits(s.s.Min) ^ x)
+		s.s.Max = math.Float64frombits(math.Float64bits(s.s.Max) ^ y)
+	}
+}
+
+func (s *Series) pair() (x, y uint64) {
+	x, y, rest, ok := pair(s.r.Src)
+	s.r.Src, s.r.Bad = rest, s.r.Bad || !ok
+	return x, y
+}
+
+// At returns the current summary. Without samples it means that the chunk has none.
+func (s *Series) At() series.Summary { return s.s }
+
+// Err returns the error after which Next returned false, an ErrCorrupt; nil at the end.
+func (s *Series) Err() error { return s.err }
+
+// Reader reads a file that is in memory as a whole, for example mapped. It is safe for concurrent use.
+type Reader struct {
+	file  []byte
+	table Table
+}
+
+// Open checks the header and the table of the file of a block; groups are checked when they are read. The reader
+// aliases the file.
+func Open(file []byte, block Block) (*Reader, error) {
+	h, err := ReadHeader(file, block)
+	if err != nil {
+		return nil, err
+	}
+	if uint64(len(file)) != h.TableAt+h.TableBytes() {
+		return nil, fmt.Errorf("%w: %d bytes, not %d", ErrCorrupt, len(file), h.TableAt+h.TableBytes())
+	}
+	table, err := h.Table(file[h.TableAt:])
+	return &Reader{file, table}, err
+}
+
+// Cursor finds series in a file. It is fastest if their references ascend.
+type Cursor struct {
+	r     *Reader
+	open  int // number of the group, from 1; 0: none
+	group Group
+}
+
+// Cursor returns a cursor.
+func (r *Reader) Cursor() Cursor { return Cursor{r: r} }
+
+// Seek returns the summaries of a series; ok is false if the file has none.
+func (c *Cursor) Seek(ref uint64) (s Series, ok bool, err error) {
+	t := &c.r.table
+	if c.open == 0 || ref <= c.group.ref || c.open < t.Len() && ref >= t.ref(c.open) {
+		i := t.Find(ref)
+		if i < 0 {
+			return s, false, nil
+		}
+		from, to := t.Range(i)
+		c.open = 0
+		if c.group, err = t.OpenGroup(i, c.r.file[from:to]); err != nil {
+			return s, false, err
+		}
+		c.open = i + 1
+	}
+	return c.group.Seek(ref)
+}

@@ -1,0 +1,373 @@
+package summaries
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/xor"
+)
+
+// memory is a file in memory.
+type memory struct {
+	bytes []byte
+	at    int
+}
+
+func (m *memory) Write(p []byte) (int, error) {
+	m.bytes = append(m.bytes[:m.at], append(p[:len(p):len(p)], m.bytes[min(len(m.bytes), m.at+len(p)):]...)...)
+	m.at += len(p)
+	return len(p), nil
+}
+
+func (m *memory) Seek(offset int64, whence int) (int64, error) {
+	if whence != io.SeekStart {
+		return 0, errors.ErrUnsupported
+	}
+	m.at = int(offset)
+	return offset, nil
+}
+
+var block = NewBlock([16]byte{1, 2, 3}, 4711, []byte{9, 8, 7, 6}, 100, 200)
+
+// fileOf writes the summaries of series 2, 4, 6 and so on.
+func fileOf(t testing.TB, all [][]series.Summary) []byte {
+	t.Helper()
+	var m memory
+	w, err := NewWriter(&m, block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, list := range all {
+		if err := w.Series(uint64(2*i + 2)); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list {
+			w.Chunk(s)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if int64(len(m.bytes)) != w.Bytes() {
+		t.Fatalf("%d bytes, not %d", len(m.bytes), w.Bytes())
+	}
+	return m.bytes
+}
+
+// shapes are values of series: each returns the next value after v.
+var shapes = []func(r *rand.Rand, v float64) float64{
+	func(r *rand.Rand, v float64) float64 { return v + float64(r.IntN(3000)) },            // a counter
+	func(r *rand.Rand, v float64) float64 { return v },                                    // constant
+	func(r *rand.Rand, v float64) float64 { return float64(r.IntN(2)) },                   // up
+	func(r *rand.Rand, v float64) float64 { return v + float64(r.IntN(101)-50) },          // a gauge of integers
+	func(r *rand.Rand, v float64) float64 { return r.NormFloat64() },                      // of floats
+	func(r *rand.Rand, v float64) float64 { return v + r.Float64() },                      // a counter of floats
+	func(r *rand.Rand, v float64) float64 { return float64(r.Int64()) },                   // beyond the exact integers
+	func(r *rand.Rand, v float64) float64 { return math.Float64frombits(r.Uint64()) },     // anything
+	func(r *rand.Rand, v float64) float64 { return math.Inf(r.IntN(2)*2 - 1) },            // infinite
+	func(r *rand.Rand, v float64) float64 { return float64(r.Int64N(2<<52) - 1<<52) },     // the greatest exact integers
+	func(r *rand.Rand, v float64) float64 { return math.Copysign(0, float64(r.IntN(9))) }, // mostly zero
+}
+
+func randomSummaries(r *rand.Rand, chunks int) (list []series.Summary) {
+	shape, v := shapes[r.IntN(len(shapes))], float64(r.IntN(1000))
+	for range chunks {
+		if r.IntN(9) == 0 {
+			shape = shapes[r.IntN(len(shapes))]
+		}
+		n := 120
+		if r.IntN(4) == 0 {
+			n = r.IntN(121)
+		}
+		var points []promql.FPoint
+		for range n {
+			v = shape(r, v)
+			points = append(points, promql.FPoint{F: v})
+		}
+		s, ok := series.SummaryOf(points)
+		if !ok {
+			s = series.Summary{}
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func equal(a, b series.Summary) bool {
+	return bytes.Equal(series.AppendSummary(nil, a), series.AppendSummary(nil, b))
+}
+
+func checkSeries(t *testing.T, c *Cursor, ref uint64, want []series.Summary) {
+	t.Helper()
+	s, ok, err := c.Seek(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some := false
+	for _, one := range want {
+		some = some || one.Count > 0
+	}
+	if ok != some {
+		t.Fatalf("series %d found: %t, not %t", ref, ok, some)
+	}
+	if !ok {
+		return
+	}
+	for i, one := range want {
+		if !s.Next() {
+			t.Fatalf("series %d ends before chunk %d: %v", ref, i, s.Err())
+		}
+		if !equal(s.At(), one) {
+			t.Fatalf("series %d, chunk %d: %+v, not %+v", ref, i, s.At(), one)
+		}
+	}
+	if s.Next() || s.Err() != nil {
+		t.Fatalf("series %d goes on: %v", ref, s.Err())
+	}
+}
+
+func TestReader_ReturnsWhatWasWritten(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 8 {
+		var all [][]series.Summary
+		for range r.IntN(300) {
+			all = append(all, randomSummaries(r, r.IntN(60)))
+		}
+		reader, err := Open(fileOf(t, all), block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forward, random := reader.Cursor(), reader.Cursor()
+		for i, list := range all {
+			if r.IntN(3) > 0 {
+				checkSeries(t, &forward, uint64(2*i+2), list)
+			}
+			at := r.IntN(len(all))
+			checkSeries(t, &random, uint64(2*at+2), all[at])
+			checkSeries(t, &random, uint64(2*r.IntN(len(all)+1)+1), nil)
+		}
+	}
+}
+
+func TestReader_ForeignAndDamagedFilesAreErrors(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	all := [][]series.Summary{}
+	for range 200 {
+		all = append(all, randomSummaries(r, 60))
+	}
+	whole := fileOf(t, all)
+	read := func(file []byte, of Block) error {
+		reader, err := Open(file, of)
+		if err != nil {
+			return err
+		}
+		c := reader.Cursor()
+		for i := range all {
+			s, _, err := c.Seek(uint64(2*i + 2))
+			if err != nil {
+				return err
+			}
+			for s.Next() {
+			}
+			if s.Err() != nil {
+				return s.Err()
+			}
+		}
+		return nil
+	}
+	if err := read(whole, block); err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, file []byte, of Block) {
+		t.Helper()
+		if err := read(file, of); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check("another ULID", whole, NewBlock([16]byte{1}, 4711, []byte{9, 8, 7, 6}, 100, 200))
+	check("another index", whole, NewBlock([16]byte{1, 2, 3}, 4711, []byte{9, 8, 7, 5}, 100, 200))
+	check("a longer index", whole, NewBlock([16]byte{1, 2, 3}, 4712, []byte{9, 8, 7, 6}, 100, 200))
+	check("fewer segments", whole, NewBlock([16]byte{1, 2, 3}, 4711, []byte{9, 8, 7, 6}, 300))
+	check("other segments", whole, NewBlock([16]byte{1, 2, 3}, 4711, []byte{9, 8, 7, 6}, 100, 201))
+	check("longer", append(bytes.Clone(whole), 0), block)
+	for range 300 {
+		check("cut", whole[:r.IntN(len(whole))], block)
+		damaged := bytes.Clone(whole)
+		at := r.IntN(len(whole))
+		damaged[at] ^= 1 << r.IntN(8)
+		check("a bit", damaged, block)
+	}
+	newer := bytes.Clone(whole)
+	newer[len(magic)]++
+	check("newer", newer, block)
+}
+
+func TestWriter_SeriesOutOfOrderIsAnError(t *testing.T) {
+	w, err := NewWriter(&memory{}, block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Series(8); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Series(8); err == nil {
+		t.Error("the same series is accepted")
+	}
+	if err := w.Series(1 << 32); err == nil {
+		t.Error("a reference beyond the format is accepted")
+	}
+}
+
+// A file is at most 4 % of its block.
+func TestWriter_BytesOfAChunk(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		most float64
+		next func(r *rand.Rand, v float64) float64
+	}{
+		{name: "counter", most: 7.5, next: shapes[0]},
+		{name: "constant", most: 2.2, next: shapes[1]},
+		{name: "gauge of integers", most: 9.5, next: shapes[3]},
+		{name: "gauge of floats", most: 35, next: shapes[4]},
+		{name: "counter of floats", most: 17, next: shapes[5]},
+	} {
+		r := rand.New(rand.NewPCG(5, 6))
+		const chunks = 1000
+		var list []series.Summary
+		v, encoded := 4e6, 0
+		for i := range chunks {
+			var points []promql.FPoint
+			for j := range 120 {
+				v = test.next(r, v)
+				points = append(points, promql.FPoint{T: int64(i*120+j) * 15000, F: v})
+			}
+			encoded += len(xor.AppendChunk(nil, points)) + 6 + 8 // length, encoding and checksum; its entry in the index
+			s, _ := series.SummaryOf(points)
+			list = append(list, s)
+		}
+		file := fileOf(t, [][]series.Summary{list})
+		size, share := float64(len(file))/chunks, float64(len(file))/float64(encoded)
+		report := t.Logf
+		if size > test.most || share > 0.04 {
+			report = t.Errorf
+		}
+		report("%s: %.1f bytes a chunk, %.1f %% of a chunk", test.name, size, 100*share)
+	}
+}
+
+func TestDecoder_SummaryOfAChunk(t *testing.T) {
+	points := []promql.FPoint{{T: 10, F: 1}, {T: 20, F: 3}, {T: 30, F: 2}}
+	good := series.Chunk{MinMS: 10, MaxMS: 30, Encoding: chunkenc.EncXOR, Data: xor.AppendChunk(nil, points)}
+	want, _ := series.SummaryOf(points)
+	var d Decoder
+	if s := d.Summary(good); !equal(s, want) {
+		t.Errorf("%+v, not %+v", s, want)
+	}
+	for name, change := range map[string]func(c *series.Chunk){
+		"cut":        func(c *series.Chunk) { c.Data = c.Data[:len(c.Data)-3] },
+		"earlier":    func(c *series.Chunk) { c.MinMS-- },
+		"later":      func(c *series.Chunk) { c.MaxMS++ },
+		"histograms": func(c *series.Chunk) { c.Encoding = chunkenc.EncHistogram },
+		"descending": func(c *series.Chunk) {
+			c.Data = xor.AppendChunk(nil, []promql.FPoint{{T: 10}, {T: 40}, {T: 30}})
+		},
+		"empty": func(c *series.Chunk) { c.Data = binary.BigEndian.AppendUint16(nil, 0) },
+		"NaN": func(c *series.Chunk) {
+			c.Data = xor.AppendChunk(nil, []promql.FPoint{{T: 10}, {T: 30, F: math.NaN()}})
+		},
+	} {
+		c := good
+		if change(&c); d.Summary(c).Count != 0 {
+			t.Errorf("%s: %+v", name, d.Summary(c))
+		}
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	r := rand.New(rand.NewPCG(7, 8))
+	f.Add(fileOf(f, [][]series.Summary{randomSummaries(r, 20), randomSummaries(r, 3)}), uint64(4), []byte{})
+	f.Add(fileOf(f, nil), uint64(1), []byte{present | newCount | floats, 3, 0x88})
+	f.Fuzz(func(t *testing.T, file []byte, ref uint64, section []byte) {
+		if reader, err := Open(file, block); err == nil {
+			c := reader.Cursor()
+			if s, _, err := c.Seek(ref); err == nil {
+				for s.Next() {
+				}
+			}
+		} else if !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+		// a group and a series whose checksums are right
+		g := Group{rest: section}
+		for i := range uint64(4) {
+			s, _, err := g.Seek(ref + i)
+			for s.Next() {
+			}
+			if err != nil && !errors.Is(err, ErrCorrupt) || s.Err() != nil && !errors.Is(s.Err(), ErrCorrupt) {
+				t.Fatal(err, s.Err())
+			}
+		}
+		s := Series{}
+		s.r.Src = section
+		for n := 0; s.Next(); n++ {
+			if n > len(section) || s.At().Count < 0 {
+				t.Fatal(s.At())
+			}
+		}
+	})
+}
+
+func BenchmarkSeries(b *testing.B) {
+	r := rand.New(rand.NewPCG(9, 10))
+	for _, shape := range []struct {
+		name string
+		next func(r *rand.Rand, v float64) float64
+	}{{"counter", shapes[0]}, {"floats", shapes[4]}} {
+		var all [][]series.Summary
+		for range 20 {
+			var list []series.Summary
+			v := 1e6
+			for range 1488 {
+				var points []promql.FPoint
+				for range 120 {
+					v = shape.next(r, v)
+					points = append(points, promql.FPoint{F: v})
+				}
+				s, _ := series.SummaryOf(points)
+				list = append(list, s)
+			}
+			all = append(all, list)
+		}
+		file := fileOf(b, all)
+		b.Run(shape.name, func(b *testing.B) {
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				reader, err := Open(file, block)
+				if err != nil {
+					b.Fatal(err)
+				}
+				c := reader.Cursor()
+				for i := range all {
+					s, _, err := c.Seek(uint64(2*i + 2))
+					if err != nil {
+						b.Fatal(err)
+					}
+					for s.Next() {
+						n++
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/chunk")
+		})
+	}
+}

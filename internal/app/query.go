@@ -140,6 +140,7 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Guard:         server.OriginGuard(external),
 		Stores:        httpapi.StoresOf(q.fanout, q.endpoints),
 		StoreDefaults: q.opts.Stores,
+		ExternalURL:   external,
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
 		Peer: httpapi.NewPeer(httpapi.PeerOptions{
 			Prefix: prefix, Flags: q.opts.Flags, RuntimeInfo: q.runtimeInfo, Parser: q.engine.Parser, ExternalURL: external,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
@@ -42,6 +43,8 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Targets:       s.scraper.Manager,
 		Peer:          router,
 		Rules:         true,
+		RuleOptions:   s.ruleOptions,
+		ExternalURL:   external,
 		TSDB:          true,
 		Admin:         s.opts.Peer.Admin,
 		Guard:         guard,
@@ -72,6 +75,13 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
 	}
 	return s.profiles.withPprofLabels(mux), nil
+}
+
+// ruleOptions returns the settings that rules of this server have.
+func (s *Serve) ruleOptions() httpapi.RuleOptions {
+	global := s.config.current().GlobalConfig
+	return httpapi.RuleOptions{ExternalLabels: global.ExternalLabels, Interval: time.Duration(global.EvaluationInterval),
+		QueryOffset: time.Duration(global.RuleQueryOffset), ResendDelay: s.opts.Rules.ResendDelay}
 }
 
 // ownServer serves the metrics on the in-process listener.

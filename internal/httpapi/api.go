@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/grafana/regexp"
@@ -73,6 +74,9 @@ type Options struct {
 	Peer        http.Handler
 	Rules, TSDB bool // the peer has rules and alerts, and statistics of a TSDB
 
+	RuleOptions func() RuleOptions // of backtests; nil: the defaults
+	ExternalURL *url.URL           // in templates of backtests; nil: none
+
 	// Admin allows clients to end the queries of other clients, with requests that Guard admits; Guard may be nil.
 	Admin bool
 	Guard func(http.Handler) http.Handler
@@ -121,11 +125,13 @@ func (o Options) withDefaults() Options {
 type API struct {
 	opts    Options
 	running runningQueries
+
+	backtests chan struct{} // has one element for each running backtest
 }
 
 // New creates an API. It owns no goroutine.
 func New(opts Options) *API {
-	return &API{opts: opts.withDefaults()}
+	return &API{opts: opts.withDefaults(), backtests: make(chan struct{}, backtestsMax)}
 }
 
 // response is the successful result of an endpoint. write appends the value of `data` and may add
@@ -165,6 +171,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	both("/query_range", a.queryOf(a.rangeQuery))
 	both("/query_explain", a.explainOf(a.instantQuery))
 	both("/query_range_explain", a.explainOf(a.rangeQuery))
+	both("/rules/backtest", a.backtest)
 	get("/queries/running", a.runningList)
 	handle("POST", "/queries/running/{id}/cancel", a.opts.Guard(a.serve(a.cancelRunning)))
 	both("/query_exemplars", a.withStoreTimeout(a.queryExemplars))

@@ -48,15 +48,24 @@ func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, 
 				errs = append(errs, fmt.Errorf("rule file: %w", err))
 				continue
 			}
-			groups, faults := rulefmt.Parse(content, false, cfg.GlobalConfig.MetricNameValidationScheme, bounded{p}, logger)
-			for _, fault := range faults {
-				errs = append(errs, fmt.Errorf("rule file %s: %s%w", name, position(content, fault), fault))
-			}
+			groups, err := Parse(name, content, cfg.GlobalConfig.MetricNameValidationScheme, p, logger)
+			errs = append(errs, err)
 			prepared.names = append(prepared.names, name)
 			prepared.files[name] = groups
 		}
 	}
 	return prepared, errors.Join(errs...)
+}
+
+// Parse parses a rule file. The error has every fault, with the name of the file and the line.
+func Parse(name string, content []byte, scheme model.ValidationScheme, p parser.Parser,
+	logger *slog.Logger) (*rulefmt.RuleGroups, error) {
+	groups, faults := rulefmt.Parse(content, false, scheme, bounded{p}, logger)
+	errs := make([]error, len(faults))
+	for i, fault := range faults {
+		errs[i] = fmt.Errorf("rule file %s: %s%w", name, position(content, fault), fault)
+	}
+	return groups, errors.Join(errs...)
 }
 
 // position returns line and column of a faulty rule. It returns "" if the error has them already: only errors of

@@ -1,0 +1,324 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
+	promrules "github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/promql/backtest"
+)
+
+const (
+	backtestsMax = 2       // backtests that run at once
+	ruleBytesMax = 1 << 20 // of a rule file
+	defaultAlert = "Backtest"
+)
+
+// RuleOptions are the settings of rules that a configuration or flags have.
+type RuleOptions struct {
+	ExternalLabels labels.Labels
+	Interval       time.Duration // 0: 1 minute
+	QueryOffset    time.Duration
+	ResendDelay    time.Duration // 0: 1 minute
+}
+
+// backtest evaluates rules over a range in the past.
+func (a *API) backtest(r *http.Request) (response, *apiError) {
+	select {
+	case a.backtests <- struct{}{}:
+		defer func() { <-a.backtests }()
+	default:
+		return response{}, &apiError{kindUnavailable, fmt.Errorf(
+			"%d backtests are running, which is the limit: try again later", backtestsMax)}
+	}
+	opts, apiErr := a.backtestOptions(r)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	rules, apiErr := backtestRules(r, opts)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	ctx, cancel, apiErr := a.queryContext(r)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	defer cancel()
+	r.Form.Set("query", cmp.Or(r.FormValue("expr"), r.FormValue("rules"))) // for the list of running queries
+	ctx, run := a.begin(ctx, r, "backtest")
+	defer a.running.end(run)
+	from, queryOpts, apiErr := a.samplesQueryable(r, opts.QueryOpts, 0, false)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	opts.Engine, opts.Queryable, opts.QueryOpts = estimated{a.opts.Engine, a, run}, a.watch(from, run), queryOpts
+	res, err := backtest.Run(ctx, rules, opts)
+	if ended := run.err(); ended != nil {
+		return response{}, queryError(ended)
+	}
+	if err != nil {
+		if queueErr := queueError(err); queueErr != nil {
+			return response{}, queueErr
+		}
+		return response{}, a.asTimeout(queryError(err))
+	}
+	return response{
+		write:       func(s *stream) { s.backtest(res, opts) },
+		annotations: &responseAnnotations{list: res.Warnings},
+	}, nil
+}
+
+// backtestOptions parses all parameters but the rules.
+func (a *API) backtestOptions(r *http.Request) (o backtest.Options, apiErr *apiError) {
+	o = backtest.Options{Parser: a.opts.Parser, File: r.FormValue("file"), ExternalURL: a.opts.ExternalURL,
+		Resends: r.FormValue("resends") == "true"}
+	if a.opts.RuleOptions != nil {
+		of := a.opts.RuleOptions()
+		o.ExternalLabels, o.Interval, o.QueryOffset, o.ResendDelay = of.ExternalLabels, of.Interval, of.QueryOffset,
+			of.ResendDelay
+	}
+	if o.QueryOpts, apiErr = queryOptions(r); apiErr != nil {
+		return o, apiErr
+	}
+	for name, to := range map[string]*time.Time{"start": &o.Start, "end": &o.End} {
+		t, err := parseTime(r.FormValue(name))
+		if err != nil {
+			return o, invalidParameter(name, err)
+		}
+		*to = t
+	}
+	if o.End.Before(o.Start) {
+		return o, invalidParameter("end", errors.New("end timestamp must not be before start time"))
+	}
+	for name, to := range map[string]*time.Duration{"interval": &o.Interval, "query_offset": &o.QueryOffset,
+		"resend_delay": &o.ResendDelay} {
+		if apiErr := optionalDuration(r, name, to); apiErr != nil {
+			return o, apiErr
+		}
+	}
+	if o.Interval = cmp.Or(o.Interval, time.Minute); o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0 {
+		return o, invalidParameter("interval", fmt.Errorf("%s is not a positive number of milliseconds", o.Interval))
+	}
+	return o, nil
+}
+
+// optionalDuration parses a duration that must not be negative. It leaves to if the parameter is absent.
+func optionalDuration(r *http.Request, name string, to *time.Duration) *apiError {
+	text := r.FormValue(name)
+	if text == "" {
+		return nil
+	}
+	d, err := parseDuration(text)
+	if err == nil && d < 0 {
+		err = fmt.Errorf("%q is negative", text)
+	}
+	if err != nil {
+		return invalidParameter(name, err)
+	}
+	*to = d
+	return nil
+}
+
+// backtestRules parses `rules`, a rule file, or the parameters of one alert.
+func backtestRules(r *http.Request, opts backtest.Options) (*backtest.Rules, *apiError) {
+	content, expr := r.FormValue("rules"), r.FormValue("expr")
+	if (content == "") == (expr == "") {
+		return nil, badData(errors.New("exactly one of the parameters rules and expr is required"))
+	}
+	if content != "" {
+		if len(content) > ruleBytesMax {
+			return nil, invalidParameter("rules", fmt.Errorf("%d bytes, at most %d are allowed", len(content), ruleBytesMax))
+		}
+		rules, err := backtest.Load([]byte(content), opts)
+		if err != nil {
+			return nil, invalidParameter("rules", err)
+		}
+		return rules, nil
+	}
+	rule := rulefmt.Rule{Alert: cmp.Or(r.FormValue("alert"), defaultAlert), Expr: expr}
+	for name, to := range map[string]*model.Duration{"for": &rule.For, "keep_firing_for": &rule.KeepFiringFor} {
+		if apiErr := optionalDuration(r, name, (*time.Duration)(to)); apiErr != nil {
+			return nil, apiErr
+		}
+	}
+	for name, to := range map[string]*map[string]string{"label": &rule.Labels, "annotation": &rule.Annotations} {
+		for _, pair := range r.Form[name] {
+			key, value, ok := strings.Cut(pair, "=")
+			if !ok {
+				return nil, invalidParameter(name, fmt.Errorf("%q is not name=value", pair))
+			}
+			if *to == nil {
+				*to = map[string]string{}
+			}
+			(*to)[key] = value
+		}
+	}
+	rules, err := backtest.Expression(rule, opts)
+	if err != nil {
+		return nil, invalidParameter("expr", err)
+	}
+	return rules, nil
+}
+
+// estimated rejects a query whose selections read more than EstimateMax.
+type estimated struct {
+	promql.QueryEngine
+	api *API
+	run *runningQuery
+}
+
+// NewInstantQuery implements promql.QueryEngine.
+func (e estimated) NewInstantQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, expr string,
+	at time.Time) (promql.Query, error) {
+	q, err := e.QueryEngine.NewInstantQuery(ctx, from, opts, expr, at)
+	return e.check(ctx, q, err)
+}
+
+// NewRangeQuery implements promql.QueryEngine.
+func (e estimated) NewRangeQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, expr string,
+	start, end time.Time, step time.Duration) (promql.Query, error) {
+	q, err := e.QueryEngine.NewRangeQuery(ctx, from, opts, expr, start, end, step)
+	return e.check(ctx, q, err)
+}
+
+func (e estimated) check(ctx context.Context, q promql.Query, err error) (promql.Query, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := e.api.checkEstimate(ctx, q, e.run); err != nil {
+		q.Close()
+		return nil, err
+	}
+	return q, nil
+}
+
+// backtest appends the result of a backtest. Times are Unix seconds, except startsAt and endsAt, which have the format
+// that Alertmanagers receive.
+func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
+	s.raw(`{"start":`)
+	s.timestamp(opts.Start.UnixMilli())
+	s.raw(`,"end":`)
+	s.timestamp(opts.End.UnixMilli())
+	s.raw(`,"groups":[`)
+	for i, g := range res.Groups {
+		s.comma(i)
+		s.field(`{"name":`, g.Name)
+		s.raw(`,"interval":`)
+		s.number(g.Interval.Seconds())
+		s.raw(`,"rules":[`)
+		for i := range g.Rules {
+			s.comma(i)
+			s.backtested(&g.Rules[i])
+			if !s.flushIfFull() {
+				return
+			}
+		}
+		s.raw(`]}`)
+	}
+	s.raw(`]}`)
+}
+
+func (s *stream) backtested(r *backtest.Rule) {
+	s.field(`{"name":`, r.Rule.Name())
+	s.field(`,"query":`, r.Rule.Query().String())
+	s.raw(`,"labels":`)
+	s.labels(r.Rule.Labels())
+	if r.Errors > 0 {
+		s.raw(`,"errors":{"count":`)
+		s.integer(int64(r.Errors))
+		s.raw(`,"firstAt":`)
+		s.timestamp(r.ErrorAt.UnixMilli())
+		s.field(`,"first":`, r.Error.Error())
+		s.raw(`}`)
+	}
+	alerting, ok := r.Rule.(*promrules.AlertingRule)
+	if !ok {
+		s.raw(`,"type":"recording","counts":{"samples":`)
+		s.integer(int64(r.Counts.Samples))
+		s.raw(`}}`)
+		return
+	}
+	s.raw(`,"type":"alerting","for":`)
+	s.number(alerting.HoldDuration().Seconds())
+	s.raw(`,"keepFiringFor":`)
+	s.number(alerting.KeepFiringFor().Seconds())
+	s.raw(`,"alerts":[`)
+	for i, alert := range r.Alerts {
+		s.comma(i)
+		s.raw(`{"labels":`)
+		s.labels(alert.Labels)
+		s.raw(`,"intervals":[`)
+		for i := range alert.Intervals {
+			s.comma(i)
+			s.interval(&alert.Intervals[i])
+		}
+		s.raw(`]}`)
+		if !s.flushIfFull() {
+			return
+		}
+	}
+	s.raw(`],"notifications":[`)
+	for i := range r.Notifications {
+		s.comma(i)
+		s.notification(&r.Notifications[i])
+		if !s.flushIfFull() {
+			return
+		}
+	}
+	s.raw(`],"truncated":`)
+	s.boolean(r.Truncated)
+	for _, n := range []struct {
+		key   string
+		count int
+	}{
+		{`,"counts":{"alerts":`, r.Counts.Alerts}, {`,"firings":`, r.Counts.Firings},
+		{`,"notifications":`, r.Counts.Notifications}, {`,"resends":`, r.Counts.Resends},
+	} {
+		s.raw(n.key)
+		s.integer(int64(n.count))
+	}
+	s.raw(`}}`)
+}
+
+func (s *stream) interval(v *backtest.Interval) {
+	s.field(`{"state":`, v.State.String())
+	s.raw(`,"start":`)
+	s.timestamp(v.Start.UnixMilli())
+	s.raw(`,"end":`)
+	s.timestamp(v.End.UnixMilli())
+	s.raw(`,"value":`)
+	s.quoted(v.Value)
+	if v.Open {
+		s.raw(`,"open":true`)
+	}
+	s.raw(`}`)
+}
+
+func (s *stream) notification(n *backtest.Notification) {
+	s.raw(`{"at":`)
+	s.timestamp(n.At.UnixMilli())
+	s.raw(`,"labels":`)
+	s.labels(n.Labels)
+	s.raw(`,"annotations":`)
+	s.labels(n.Annotations)
+	s.raw(`,"startsAt":`)
+	s.rfc3339(n.StartsAt)
+	s.raw(`,"endsAt":`)
+	s.rfc3339(n.EndsAt)
+	s.raw(`,"resolved":`)
+	s.boolean(n.Resolved)
+	s.raw(`,"resends":`)
+	s.integer(int64(n.Resends))
+	s.raw(`}`)
+}

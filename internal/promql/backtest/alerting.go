@@ -1,0 +1,345 @@
+package backtest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	promrules "github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/template"
+)
+
+const (
+	alertsName   = "ALERTS"
+	forStateName = "ALERTS_FOR_STATE"
+	// resolvedRetention is how long the rule manager sends a resolved alert.
+	resolvedRetention = 15 * time.Minute
+	// never is a time before all others, in ns.
+	never = math.MinInt64 / 2
+)
+
+// alerting is the state of an alerting rule.
+type alerting struct {
+	run            *run
+	rule           *rule
+	def            *promrules.AlertingRule
+	externalLabels map[string]string
+	perSeries      bool // the labels of an alert depend on the labels of its series only
+	queries        bool // a template runs queries
+	query          promrules.QueryFunc
+
+	evaluation int
+	known      map[uint64]*alert // by hash of labels
+	active     []*alert
+	found      []*alert // of the current evaluation
+}
+
+// alert is one label set. Times are in ns; never is Prometheus' zero time.
+type alert struct {
+	labels                                              labels.Labels
+	state                                               promrules.AlertState
+	active                                              bool
+	seenIn                                              int // the last evaluation whose result had the label set
+	activeAt, firedAt, resolvedAt, lastSent, keepFiring int64
+
+	last        source // of the annotations
+	annotations labels.Labels
+
+	out       Alert
+	begun     bool // it was pending or firing once
+	open      bool // the last interval of out
+	unlisted  bool // it was not listed
+	sent      int  // index of the last listed notification, which counts resends; -1: it is not listed
+	sentState promrules.AlertState
+}
+
+// source is what the templates of an alert are expanded with.
+type source struct {
+	metric labels.Labels
+	hit    hit
+	at     time.Time
+}
+
+// labelsOnly are texts without templates, or with templates that only insert labels.
+var labelsOnly = regexp.MustCompile(`^([^{]|\{[^{]|\{\{\s*(\$labels|\.Labels)\.\w+\s*\}\})*\{?$`)
+
+func newAlerting(r *run, rule *rule, def *promrules.AlertingRule) *alerting {
+	a := &alerting{run: r, rule: rule, def: def, externalLabels: r.opts.ExternalLabels.Map(), perSeries: true,
+		known: map[uint64]*alert{}}
+	def.Labels().Range(func(l labels.Label) {
+		a.perSeries = a.perSeries && labelsOnly.MatchString(l.Value)
+		a.queries = a.queries || queries(l.Value)
+	})
+	def.Annotations().Range(func(l labels.Label) { a.queries = a.queries || queries(l.Value) })
+	a.query = func(ctx context.Context, expr string, at time.Time) (promql.Vector, error) {
+		return promrules.EngineQueryFunc(r.opts.Engine, r.from)(ctx, expr, at)
+	}
+	return a
+}
+
+func queries(text string) bool {
+	return strings.Contains(text, "{{") && strings.Contains(text, "query")
+}
+
+// evaluate does what rules.AlertingRule.Eval and sendAlerts do. It returns the samples of ALERTS and
+// ALERTS_FOR_STATE if they are kept.
+func (a *alerting) evaluate(ctx context.Context, f *fetched, hits []hit, ts, at time.Time) (promql.Vector, error) {
+	if len(hits) == 0 && len(a.active) == 0 {
+		return nil, nil
+	}
+	a.evaluation++
+	a.found = a.found[:0]
+	for _, h := range hits {
+		al, err := a.alertOf(ctx, f, h, ts)
+		if err != nil {
+			return nil, err
+		}
+		if al.seenIn == a.evaluation {
+			return nil, promrules.ErrDuplicateAlertLabelSet
+		}
+		al.seenIn = a.evaluation
+		a.found = append(a.found, al)
+	}
+	now := ts.UnixNano()
+	for i, al := range a.found {
+		al.last = source{f.series[hits[i].series], hits[i], ts}
+		if a.queries { // the storage of this time is needed
+			al.annotations = a.annotations(ctx, al)
+		}
+		if al.active && al.state != promrules.StateInactive {
+			continue
+		}
+		if !al.active {
+			al.active = true
+			a.active = append(a.active, al)
+		}
+		al.state, al.activeAt = promrules.StatePending, now
+		al.firedAt, al.resolvedAt, al.lastSent, al.keepFiring = never, never, never, never
+		a.begin(al, ts)
+	}
+	pending, vector := a.step(ts, at)
+	if limit := a.rule.group.Limit(); limit > 0 && pending > limit {
+		for _, al := range a.active {
+			a.end(al, ts)
+			al.active = false
+		}
+		a.active = a.active[:0]
+		return nil, fmt.Errorf("exceeded limit of %d with %d alerts", limit, pending)
+	}
+	a.send(ctx, ts)
+	return vector, ctx.Err()
+}
+
+// step changes the states of all active alerts.
+func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
+	now := ts.UnixNano()
+	keepFor, hold := a.def.KeepFiringFor(), int64(a.def.HoldDuration())
+	left := a.active[:0]
+	for _, al := range a.active {
+		if al.seenIn != a.evaluation {
+			keep := false
+			if al.state == promrules.StateFiring && keepFor > 0 {
+				if al.keepFiring == never {
+					al.keepFiring = now
+				}
+				keep = now-al.keepFiring < int64(keepFor)
+			}
+			if al.state == promrules.StatePending ||
+				al.resolvedAt != never && now-al.resolvedAt > int64(resolvedRetention) {
+				al.active = false
+			}
+			if al.state != promrules.StateInactive && !keep {
+				al.state, al.resolvedAt = promrules.StateInactive, now
+				a.end(al, ts)
+			}
+			if !keep {
+				if al.active {
+					left = append(left, al)
+				}
+				continue
+			}
+		} else {
+			al.keepFiring = never
+		}
+		left = append(left, al)
+		pending++
+		if al.state == promrules.StatePending && now-al.activeAt >= hold {
+			al.state, al.firedAt = promrules.StateFiring, now
+			a.end(al, ts)
+			a.begin(al, ts)
+		}
+		if a.rule.writes {
+			vector = append(vector, a.sample(al, alertsName, at, 1),
+				a.sample(al, forStateName, at, float64(time.Unix(0, al.activeAt).Unix())))
+		}
+	}
+	clear(a.active[len(left):])
+	a.active = left
+	return pending, vector
+}
+
+func (a *alerting) sample(al *alert, name string, at time.Time, v float64) promql.Sample {
+	b := labels.NewBuilder(a.def.Labels())
+	al.labels.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
+	b.Set(labels.MetricName, name)
+	b.Set(labels.AlertName, a.def.Name())
+	if name == alertsName {
+		b.Set("alertstate", al.state.String())
+	}
+	return promql.Sample{Metric: b.Labels(), T: at.UnixMilli(), F: v}
+}
+
+// alertOf returns the alert of an element of a result.
+func (a *alerting) alertOf(ctx context.Context, f *fetched, h hit, ts time.Time) (*alert, error) {
+	if a.perSeries {
+		if len(f.alerts) < len(f.series) {
+			f.alerts = append(f.alerts, make([]*alert, len(f.series)-len(f.alerts))...)
+		}
+		if al := f.alerts[h.series]; al != nil {
+			return al, nil
+		}
+	}
+	from := source{f.series[h.series], h, ts}
+	b := labels.NewBuilder(from.metric)
+	b.Del(labels.MetricName)
+	a.def.Labels().Range(func(l labels.Label) { b.Set(l.Name, a.expand(ctx, l.Value, from)) })
+	b.Set(labels.AlertName, a.def.Name())
+	set := b.Labels()
+	key := set.Hash()
+	al := a.known[key]
+	if al == nil {
+		if a.run.labelSets++; a.run.labelSets > labelSetsMax {
+			return nil, fmt.Errorf("%w: rule %q: the alerts have more than %d label sets", ErrLimit, a.def.Name(), labelSetsMax)
+		}
+		al = &alert{labels: set, out: Alert{Labels: set}, sent: -1}
+		a.known[key] = al
+	}
+	if a.perSeries {
+		f.alerts[h.series] = al
+	}
+	return al, nil
+}
+
+// expand expands a template as rules.AlertingRule does.
+func (a *alerting) expand(ctx context.Context, text string, from source) string {
+	if !strings.Contains(text, "{{") {
+		return text
+	}
+	const defs = "{{$labels := .Labels}}{{$externalLabels := .ExternalLabels}}{{$externalURL := .ExternalURL}}" +
+		"{{$value := .Value}}"
+	external := ""
+	if a.run.opts.ExternalURL != nil {
+		external = a.run.opts.ExternalURL.String()
+	}
+	data := template.AlertTemplateData(from.metric.Map(), a.externalLabels, external,
+		promql.Sample{Metric: from.metric, F: from.hit.value, H: from.hit.histogram})
+	expanded, err := template.NewTemplateExpander(ctx, defs+text, "__alert_"+a.def.Name(), data,
+		model.Time(from.at.UnixMilli()), template.QueryFunc(a.query), a.run.opts.ExternalURL, nil).Expand()
+	if err != nil {
+		return fmt.Sprintf("<error expanding template: %s>", err)
+	}
+	return expanded
+}
+
+func (a *alerting) annotations(ctx context.Context, al *alert) labels.Labels {
+	b := labels.NewScratchBuilder(a.def.Annotations().Len())
+	a.def.Annotations().Range(func(l labels.Label) { b.Add(l.Name, a.expand(ctx, l.Value, al.last)) })
+	return b.Labels()
+}
+
+// begin begins an interval.
+func (a *alerting) begin(al *alert, ts time.Time) {
+	al.begun = true
+	if al.state == promrules.StateFiring {
+		a.rule.out.Counts.Firings++
+	}
+	al.open = true
+	if al.unlisted = a.run.intervals >= intervalsMax; al.unlisted {
+		a.rule.out.Truncated = true
+		return
+	}
+	a.run.intervals++
+	al.out.Intervals = append(al.out.Intervals, Interval{State: al.state, Start: ts, Value: al.last.hit.value})
+}
+
+// end ends an interval. An alert that fires at once was never pending.
+func (a *alerting) end(al *alert, ts time.Time) {
+	if !al.open {
+		return
+	}
+	al.open = false
+	if al.unlisted {
+		return
+	}
+	last := len(al.out.Intervals) - 1
+	if al.out.Intervals[last].Start.Equal(ts) {
+		al.out.Intervals = al.out.Intervals[:last]
+		a.run.intervals--
+		return
+	}
+	al.out.Intervals[last].End = ts
+}
+
+// send notes the notifications of one evaluation.
+func (a *alerting) send(ctx context.Context, ts time.Time) {
+	now := ts.UnixNano()
+	for _, al := range a.active {
+		if al.state == promrules.StatePending ||
+			al.resolvedAt <= al.lastSent && al.lastSent+int64(a.run.resendDelay) >= now {
+			continue
+		}
+		again := al.lastSent != never && al.sentState == al.state
+		al.lastSent, al.sentState = now, al.state
+		counts := &a.rule.out.Counts
+		if again {
+			counts.Resends++
+		} else {
+			counts.Notifications++
+			al.sent = -1
+		}
+		if again && !a.run.opts.Resends {
+			if al.sent >= 0 {
+				a.rule.out.Notifications[al.sent].Resends++
+			}
+			continue
+		}
+		if a.run.notifications++; a.run.notifications > notificationsMax {
+			a.rule.out.Truncated = true
+			continue
+		}
+		n := Notification{At: ts, Labels: al.labels, Annotations: al.annotations, StartsAt: time.Unix(0, al.firedAt).UTC(),
+			EndsAt: ts.Add(4 * max(a.rule.group.Interval(), a.run.resendDelay)), Resolved: al.resolvedAt != never}
+		if !a.queries {
+			n.Annotations = a.annotations(ctx, al)
+		}
+		if n.Resolved {
+			n.EndsAt = time.Unix(0, al.resolvedAt).UTC()
+		}
+		al.sent = len(a.rule.out.Notifications)
+		a.rule.out.Notifications = append(a.rule.out.Notifications, n)
+	}
+}
+
+// finish closes the intervals that are still open, and sorts the alerts.
+func (a *alerting) finish() {
+	for _, al := range a.known {
+		if al.begun {
+			a.rule.out.Counts.Alerts++
+		}
+		if n := len(al.out.Intervals); n > 0 {
+			if al.open && !al.unlisted {
+				last := &al.out.Intervals[n-1]
+				last.End, last.Open = a.run.opts.End, true
+			}
+			a.rule.out.Alerts = append(a.rule.out.Alerts, &al.out)
+		}
+	}
+	slices.SortFunc(a.rule.out.Alerts, func(x, y *Alert) int { return labels.Compare(x.Labels, y.Labels) })
+}

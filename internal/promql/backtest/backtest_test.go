@@ -1,0 +1,341 @@
+package backtest_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	promrules "github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/util/teststorage"
+
+	"github.com/ferula-io/ferula/internal/promql/backtest"
+)
+
+var (
+	quiet = slog.New(slog.DiscardHandler)
+	begin = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+)
+
+// world is a storage with series that change.
+type world struct {
+	*teststorage.TestStorage
+	engine *promql.Engine
+	parser parser.Parser
+}
+
+func newWorld(t testing.TB, maxSamples int) *world {
+	t.Helper()
+	db := teststorage.New(t)
+	t.Cleanup(func() { _ = db.Close() })
+	p := parser.NewParser(parser.Options{})
+	engine := promql.NewEngine(promql.EngineOpts{Logger: quiet, MaxSamples: maxSamples, Timeout: time.Minute, Parser: p,
+		EnableAtModifier: true, EnableNegativeOffset: true})
+	t.Cleanup(func() { _ = engine.Close() })
+	return &world{db, engine, p}
+}
+
+func (w *world) append(t testing.TB, lset labels.Labels, at func(i int) (float64, bool), n int) {
+	t.Helper()
+	app := w.Appender(context.Background())
+	for i := range n {
+		if v, ok := at(i); ok {
+			if _, err := app.Append(0, lset, begin.UnixMilli()+int64(i)*15_000, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// incidents adds series whose values are small integers for random times, with gaps and staleness markers.
+func (w *world) incidents(t testing.TB, rnd *rand.Rand, n int) {
+	for _, name := range []string{"up", "load"} {
+		for i := range 6 {
+			v, left, gap, was := 0.0, 0, false, false
+			lset := labels.FromStrings(labels.MetricName, name, "instance", fmt.Sprint("i", i), "zone", fmt.Sprint("z", i%2))
+			w.append(t, lset, func(int) (float64, bool) {
+				if left--; left < 0 {
+					v, left, gap = float64(rnd.IntN(4)), rnd.IntN(60), rnd.IntN(6) == 0
+				}
+				if gap && was && rnd.IntN(2) == 0 {
+					was = false
+					return math.Float64frombits(value.StaleNaN), true
+				}
+				was = !gap
+				return v, !gap
+			}, n)
+		}
+	}
+}
+
+func (w *world) options(samples time.Duration) backtest.Options {
+	return backtest.Options{Engine: w.engine, Parser: w.parser, Queryable: w, File: "a.yml",
+		ExternalLabels: labels.FromStrings("region", "north"), ExternalURL: &url.URL{Scheme: "http", Host: "prom.example"},
+		Interval: 30 * time.Second, Start: begin.Add(time.Minute), End: begin.Add(samples), Resends: true}
+}
+
+// transcript is what a rule has done, as lines.
+type transcript []string
+
+// wanted runs Prometheus' own groups, step by step, over a copy of the storage.
+func (w *world) wanted(t *testing.T, content string, o backtest.Options) map[string]transcript {
+	t.Helper()
+	lines := map[string]transcript{}
+	var now time.Time
+	file := filepath.Join(t.TempDir(), "a.yml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := ""
+	manager := promrules.NewManager(&promrules.ManagerOptions{
+		QueryFunc: promrules.EngineQueryFunc(w.engine, w), Appendable: w, Queryable: w, Logger: quiet, Parser: w.parser,
+		ExternalURL: o.ExternalURL, ResendDelay: time.Minute, Context: context.Background(),
+		DefaultRuleQueryOffset: func() time.Duration { return o.QueryOffset },
+		NotifyFunc: func(_ context.Context, _ string, alerts ...*promrules.Alert) {
+			for _, a := range alerts {
+				ends := a.ValidUntil
+				if !a.ResolvedAt.IsZero() {
+					ends = a.ResolvedAt
+				}
+				// the rule is known by the label that the test adds to each
+				key = a.Labels.Get("rule")
+				lines[key] = append(lines[key], notified(now, a.Labels, a.Annotations, a.FiredAt, ends, !a.ResolvedAt.IsZero()))
+			}
+		},
+		GroupLoader: named{w.parser, file},
+	})
+	groups, errs := manager.LoadGroups(o.Interval, o.ExternalLabels, o.ExternalURL.String(), nil, false, o.File)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	var all []*promrules.Group
+	next := map[*promrules.Group]time.Time{}
+	parsed, _ := rulefmt.Parse([]byte(content), false, model.UTF8Validation, w.parser, quiet)
+	for _, g := range parsed.Groups {
+		group := groups[promrules.GroupKey(o.File, g.Name)]
+		all = append(all, group)
+		next[group] = group.EvalTimestamp(o.Start.UnixNano())
+		if next[group].Before(o.Start) {
+			next[group] = next[group].Add(group.Interval())
+		}
+		for _, rule := range group.Rules() {
+			if a, ok := rule.(*promrules.AlertingRule); ok {
+				a.SetRestored(true)
+			}
+		}
+	}
+	open := map[string]string{} // of an alert: its interval
+	for {
+		g := slices.MinFunc(all, func(a, b *promrules.Group) int { return next[a].Compare(next[b]) })
+		if now = next[g]; now.After(o.End) {
+			break
+		}
+		g.Eval(context.Background(), now)
+		for _, rule := range g.Rules() {
+			a, ok := rule.(*promrules.AlertingRule)
+			if !ok {
+				continue
+			}
+			is := map[string]string{}
+			for _, al := range a.ActiveAlerts() {
+				is[al.Labels.String()] = al.State.String()
+				if !strings.HasPrefix(open[al.Labels.String()], al.State.String()) {
+					key := al.Labels.Get("rule")
+					lines[key] = append(lines[key], fmt.Sprintf("%s %s begins at %s with %v", al.Labels, al.State, stamp(now), al.Value))
+				}
+			}
+			for set, was := range open {
+				if strings.Contains(set, `rule="`+a.Labels().Get("rule")+`"`) && is[set] != was {
+					key := a.Labels().Get("rule")
+					lines[key] = append(lines[key], fmt.Sprintf("%s %s ends at %s", set, was, stamp(now)))
+					delete(open, set)
+				}
+			}
+			for set, state := range is {
+				open[set] = state
+			}
+		}
+		next[g] = now.Add(g.Interval())
+	}
+	for set, state := range open {
+		_, rest, _ := strings.Cut(set, `rule="`)
+		key, _, _ := strings.Cut(rest, `"`)
+		lines[key] = append(lines[key], fmt.Sprintf("%s %s ends at %s, open", set, state, stamp(o.End)))
+	}
+	for _, l := range lines {
+		slices.Sort(l)
+	}
+	return lines
+}
+
+// named loads one file under any name.
+type named struct {
+	parser parser.Parser
+	file   string
+}
+
+func (n named) Load(string, bool, model.ValidationScheme) (*rulefmt.RuleGroups, []error) {
+	return rulefmt.ParseFile(n.file, false, model.UTF8Validation, n.parser, quiet)
+}
+
+func (n named) Parse(expr string) (parser.Expr, error) { return n.parser.ParseExpr(expr) }
+
+func stamp(t time.Time) string { return t.UTC().Format("15:04:05.000000000") }
+
+func notified(at time.Time, lset, notes labels.Labels, starts, ends time.Time, resolved bool) string {
+	return fmt.Sprintf("%s notified at %s: %s %s to %s, resolved %t", lset, stamp(at), notes, stamp(starts), stamp(ends), resolved)
+}
+
+func run(t *testing.T, content string, o backtest.Options) *backtest.Result {
+	t.Helper()
+	rules, err := backtest.Load([]byte(content), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := backtest.Run(context.Background(), rules, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func transcribed(res *backtest.Result) map[string]transcript {
+	lines := map[string]transcript{}
+	for _, g := range res.Groups {
+		for _, r := range g.Rules {
+			for _, a := range r.Alerts {
+				key := a.Labels.Get("rule")
+				for _, v := range a.Intervals {
+					open := ""
+					if v.Open {
+						open = ", open"
+					}
+					lines[key] = append(lines[key],
+						fmt.Sprintf("%s %s begins at %s with %v", a.Labels, v.State, stamp(v.Start), v.Value),
+						fmt.Sprintf("%s %s ends at %s%s", a.Labels, v.State, stamp(v.End), open))
+				}
+			}
+			for _, n := range r.Notifications {
+				key := n.Labels.Get("rule")
+				lines[key] = append(lines[key], notified(n.At, n.Labels, n.Annotations, n.StartsAt, n.EndsAt, n.Resolved))
+			}
+		}
+	}
+	for _, l := range lines {
+		slices.Sort(l)
+	}
+	return lines
+}
+
+// randomRules returns a file with two or three groups. Every alert has a label "rule" of its own.
+func randomRules(rnd *rand.Rand, dependent bool) string {
+	pick := func(of ...string) string { return of[rnd.IntN(len(of))] }
+	var b strings.Builder
+	b.WriteString("groups:\n")
+	n := 0
+	for g := range 2 + rnd.IntN(2) {
+		fmt.Fprintf(&b, "- name: g%d\n  interval: %s\n", g, pick("15s", "30s", "45s", "1m"))
+		if rnd.IntN(3) == 0 {
+			fmt.Fprintf(&b, "  limit: %d\n", 1+rnd.IntN(5))
+		}
+		if rnd.IntN(3) == 0 {
+			fmt.Fprintf(&b, "  query_offset: %s\n", pick("10s", "1m"))
+		}
+		fmt.Fprintf(&b, "  labels: {team: t%d}\n  rules:\n", g)
+		if dependent {
+			fmt.Fprintf(&b, "  - {record: zone:load:sum%d, expr: 'sum by (zone) (load)', labels: {by: rule}}\n", g)
+		}
+		for range 1 + rnd.IntN(3) {
+			n++
+			exprs := []string{"load > 1", "up == 0", "load == 3 or up == 2", "absent(up{instance=\"i0\"})", "vector(1) > 0",
+				"sum by (zone) (load) > 4", "rate(load[1m]) > 0", "load > on (instance) up", "load * on (zone) group_left up > 2",
+				"max_over_time(load[2m]) - 2 > 0", "time() % 600 < bool 300", "scalar(up{instance=\"i1\"}) > bool 1",
+				"load @ end() > 1", "{__name__=~\"up|load\"} > 2", "topk(2, load)", "-{__name__=~\"up|load\"} < -1"}
+			if dependent {
+				exprs = append(exprs, "zone:load:sum0 > 4", "zone:load:sum1 > 3", "sum_over_time(zone:load:sum0[2m]) > 20",
+					"ALERTS{alertname=\"A1\"} == 1", "count by (alertstate) (ALERTS) > 2", "time() - ALERTS_FOR_STATE > 90",
+					"{__name__=~\"zone:.*\"} > 5", "absent(zone:load:sum0)", "zone:load:sum1 offset 1m > 2")
+			}
+			fmt.Fprintf(&b, "  - alert: A%d\n    expr: '%s'\n    for: %s\n    keep_firing_for: %s\n", n, exprs[rnd.IntN(len(exprs))],
+				pick("0s", "0s", "30s", "1m", "5m"), pick("0s", "0s", "1m", "4m"))
+			fmt.Fprintf(&b, "    labels: {rule: r%d, %s}\n", n, pick("severity: page", "level: '{{ $value }}'",
+				"instance: ''", "place: '{{ $labels.zone }}/{{ .Labels.instance }}'", "zone: all", "q: '{{ $value | humanize }}x'"))
+			fmt.Fprintf(&b, "    annotations: {%s}\n", pick("summary: plain",
+				"summary: '{{ $labels.instance }} has {{ $value }} in {{ $externalLabels.region }}', link: '{{ $externalURL }}'",
+				"summary: '{{ with query \"sum(load)\" }}{{ . | first | value }}{{ end }}'",
+				"summary: '{{ query \"broken(\" }}'", "summary: '{{ query \"ALERTS\" | len }}'", "summary: '{{ 1 | query }}'"))
+		}
+	}
+	return b.String()
+}
+
+// The oracle is Prometheus' rules.Group.Eval over the same data: every interval and every notification is the same.
+func TestRun_EqualsTheRuleManager(t *testing.T) {
+	const samples = 400
+	seeds := 6
+	if n, err := strconv.Atoi(os.Getenv("FERULA_BACKTEST_SEEDS")); err == nil {
+		seeds = n
+	}
+	notifications, intervals := 0, 0
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(uint64(seed), 34))
+			maxSamples := 1_000_000
+			if seed%5 == 4 {
+				maxSamples = 60 // range queries exceed it, instant queries mostly do not
+			}
+			w := newWorld(t, maxSamples)
+			w.incidents(t, rnd, samples)
+			content := randomRules(rnd, seed%2 == 1)
+			o := w.options(samples * 15 * time.Second)
+			o.QueryOffset = time.Duration(rnd.IntN(2)) * 5 * time.Second
+			got := transcribed(run(t, content, o)) // before the rule manager writes into the storage
+			want := w.wanted(t, content, o)
+			for rule := range got {
+				want[rule] = append(want[rule], "")[:len(want[rule])]
+			}
+			for rule, lines := range want {
+				slices.Sort(lines)
+				for i := range max(len(lines), len(got[rule])) {
+					var a, b string
+					if i < len(lines) {
+						a = lines[i]
+					}
+					if i < len(got[rule]) {
+						b = got[rule][i]
+					}
+					if a != b {
+						t.Fatalf("rule %s, line %d:\nwant %s\ngot  %s\n%s", rule, i, a, b, content)
+					}
+					if strings.Contains(a, "notified") {
+						notifications++
+					} else {
+						intervals++
+					}
+				}
+			}
+		})
+	}
+	if notifications < 20*seeds || intervals < 20*seeds {
+		t.Errorf("only %d notifications and %d intervals were compared", notifications, intervals)
+	}
+	t.Logf("%d notifications and %d intervals", notifications, intervals)
+}

@@ -1,0 +1,309 @@
+package backtest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// History holds the samples that rules have written, in memory. It is not safe for concurrent writes.
+type History struct {
+	byLabels map[uint64][]*written
+	byName   map[string][]*written
+	samples  int
+}
+
+// written is one series of a History.
+type written struct {
+	labels     labels.Labels
+	times      []int64
+	values     []float64
+	histograms []*histogram.FloatHistogram // nil: none; as long as times otherwise
+}
+
+func newHistory() *History {
+	return &History{byLabels: map[uint64][]*written{}, byName: map[string][]*written{}}
+}
+
+// write appends the samples of one evaluation, and marks series stale that the rule has no longer returned.
+func (h *History) write(rule *rule, ms int64, vector []promql.Sample) error {
+	returned := make(map[*written]struct{}, len(vector))
+	for _, s := range vector {
+		if w := h.of(s.Metric); h.append(w, ms, s.F, s.H) {
+			returned[w] = struct{}{}
+		}
+	}
+	for w := range rule.previous {
+		if _, ok := returned[w]; !ok {
+			h.append(w, ms, math.Float64frombits(value.StaleNaN), nil)
+		}
+	}
+	rule.previous = returned
+	if h.samples > writtenMax {
+		return fmt.Errorf("%w: rules write more than %d samples: choose a shorter range", ErrLimit, writtenMax)
+	}
+	return nil
+}
+
+// of returns the series with these labels.
+func (h *History) of(set labels.Labels) *written {
+	key := set.Hash()
+	for _, w := range h.byLabels[key] {
+		if labels.Equal(w.labels, set) {
+			return w
+		}
+	}
+	w := &written{labels: set}
+	h.byLabels[key] = append(h.byLabels[key], w)
+	name := set.Get(labels.MetricName)
+	h.byName[name] = append(h.byName[name], w)
+	return w
+}
+
+// append appends a sample as a TSDB would: it reports false if the series has another or a later sample already.
+func (h *History) append(w *written, ms int64, v float64, fh *histogram.FloatHistogram) bool {
+	if n := len(w.times); n > 0 && w.times[n-1] >= ms {
+		return w.times[n-1] == ms && fh == nil && (w.histograms == nil || w.histograms[n-1] == nil) &&
+			math.Float64bits(w.values[n-1]) == math.Float64bits(v)
+	}
+	if fh != nil && w.histograms == nil {
+		w.histograms = make([]*histogram.FloatHistogram, len(w.times))
+	}
+	w.times, w.values = append(w.times, ms), append(w.values, v)
+	if w.histograms != nil {
+		w.histograms = append(w.histograms, fh)
+	}
+	h.samples++
+	return true
+}
+
+// Get implements storage.Samples.
+func (w *written) Get(i int) chunks.Sample { return sample{w, i} }
+
+// Len implements storage.Samples.
+func (w *written) Len() int { return len(w.times) }
+
+// sample is one sample of a series.
+type sample struct {
+	of *written
+	i  int
+}
+
+func (s sample) T() int64                      { return s.of.times[s.i] }
+func (s sample) ST() int64                     { return 0 }
+func (s sample) F() float64                    { return s.of.values[s.i] }
+func (s sample) H() *histogram.Histogram       { return nil }
+func (s sample) FH() *histogram.FloatHistogram { return s.of.histograms[s.i] }
+func (s sample) Copy() chunks.Sample           { return s }
+
+func (s sample) Type() chunkenc.ValueType {
+	if s.of.histograms != nil && s.of.histograms[s.i] != nil {
+		return chunkenc.ValFloatHistogram
+	}
+	return chunkenc.ValFloat
+}
+
+// between returns the samples of a range, inclusive.
+func (w *written) between(mint, maxt int64) *written {
+	from := sort.Search(len(w.times), func(i int) bool { return w.times[i] >= mint })
+	to := sort.Search(len(w.times), func(i int) bool { return w.times[i] > maxt })
+	part := &written{labels: w.labels, times: w.times[from:max(from, to)], values: w.values[from:max(from, to)]}
+	if w.histograms != nil {
+		part.histograms = w.histograms[from:max(from, to)]
+	}
+	return part
+}
+
+// find returns the series that match, with samples of a range, sorted by labels.
+func (h *History) find(mint, maxt int64, matchers []*labels.Matcher) []storage.Series {
+	var found []*written
+	for name, list := range h.byName {
+		if !matchesName(name, matchers) {
+			continue
+		}
+		for _, w := range list {
+			if matches(w.labels, matchers) && w.times[0] <= maxt && w.times[len(w.times)-1] >= mint {
+				found = append(found, w.between(mint, maxt))
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b *written) int { return labels.Compare(a.labels, b.labels) })
+	all := make([]storage.Series, len(found))
+	for i, w := range found {
+		all[i] = &storage.SeriesEntry{Lset: w.labels, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+			return storage.NewListSeriesIterator(w)
+		}}
+	}
+	return all
+}
+
+func matches(set labels.Labels, matchers []*labels.Matcher) bool {
+	for _, m := range matchers {
+		if !m.Matches(set.Get(m.Name)) {
+			return false
+		}
+	}
+	return true
+}
+
+func matchesName(name string, matchers []*labels.Matcher) bool {
+	for _, m := range matchers {
+		if m.Name == labels.MetricName && !m.Matches(name) {
+			return false
+		}
+	}
+	return true
+}
+
+// ChunkQuerier implements storage.ChunkQueryable.
+func (h *History) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
+	return historyQuerier{storage.NoopChunkedQuerier(), h, mint, maxt}, nil
+}
+
+type historyQuerier struct {
+	storage.ChunkQuerier
+	of         *History
+	mint, maxt int64
+}
+
+// Select implements storage.ChunkQuerier.
+func (q historyQuerier) Select(_ context.Context, _ bool, _ *storage.SelectHints,
+	matchers ...*labels.Matcher) storage.ChunkSeriesSet {
+	return storage.NewSeriesSetToChunkSet(&list{all: q.of.find(q.mint, q.maxt, matchers), at: -1})
+}
+
+// owned are the series that the rules of a file write.
+type owned struct {
+	names  map[string]bool // of recording rules
+	alerts map[string]bool // names of alerting rules
+}
+
+// readBy reports whether an expression may read such series.
+func (o owned) readBy(expr parser.Expr) (reads bool) {
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		switch n := node.(type) {
+		case *parser.VectorSelector:
+			for name := range o.names {
+				reads = reads || matchesName(name, n.LabelMatchers)
+			}
+			reads = reads || len(o.alerts) > 0 &&
+				(matchesName(alertsName, n.LabelMatchers) || matchesName(forStateName, n.LabelMatchers))
+		case *parser.Call:
+			reads = reads || n.Func.Name == "info" && o.names["target_info"]
+		}
+		return nil
+	})
+	return reads
+}
+
+// has reports whether a series is one of them.
+func (o owned) has(set labels.Labels) bool {
+	switch name := set.Get(labels.MetricName); name {
+	case alertsName, forStateName:
+		return o.alerts[set.Get(labels.AlertName)] || o.names[name]
+	default:
+		return o.names[name]
+	}
+}
+
+// overlay is a storage with what the rules have written so far. The storage may have been written by the same rules:
+// of series that the rules own, it is read only before the first evaluation.
+type overlay struct {
+	storage.Queryable
+	written *History
+	owned   owned
+	firstMS int64
+}
+
+// Querier implements storage.Queryable.
+func (o overlay) Querier(mint, maxt int64) (storage.Querier, error) {
+	q, err := o.Queryable.Querier(mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	return overlayQuerier{q, o, mint, maxt}, nil
+}
+
+type overlayQuerier struct {
+	storage.Querier
+	of         overlay
+	mint, maxt int64
+}
+
+// Select implements storage.Querier.
+func (q overlayQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
+	matchers ...*labels.Matcher) storage.SeriesSet {
+	return storage.NewMergeSeriesSet([]storage.SeriesSet{
+		before{q.Querier.Select(ctx, true, hints, matchers...), q.of},
+		&list{all: q.of.written.find(q.mint, q.maxt, matchers), at: -1},
+	}, 0, storage.ChainedSeriesMerge)
+}
+
+// list is a set of series in memory.
+type list struct {
+	all []storage.Series
+	at  int
+}
+
+// Next implements storage.SeriesSet.
+func (l *list) Next() bool {
+	l.at++
+	return l.at < len(l.all)
+}
+
+// At implements storage.SeriesSet.
+func (l *list) At() storage.Series { return l.all[l.at] }
+
+// Err implements storage.SeriesSet.
+func (l *list) Err() error { return nil }
+
+// Warnings implements storage.SeriesSet.
+func (l *list) Warnings() annotations.Annotations { return nil }
+
+// before is a set of series whose owned series end before the first evaluation.
+type before struct {
+	storage.SeriesSet
+	of overlay
+}
+
+// At implements storage.SeriesSet.
+func (b before) At() storage.Series {
+	s := b.SeriesSet.At()
+	if !b.of.owned.has(s.Labels()) {
+		return s
+	}
+	return &storage.SeriesEntry{Lset: s.Labels(), SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+		return &until{s.Iterator(nil), b.of.firstMS}
+	}}
+}
+
+// until ends before a time.
+type until struct {
+	chunkenc.Iterator
+	endMS int64
+}
+
+// Next implements chunkenc.Iterator.
+func (u *until) Next() chunkenc.ValueType { return u.cut(u.Iterator.Next()) }
+
+// Seek implements chunkenc.Iterator.
+func (u *until) Seek(ms int64) chunkenc.ValueType { return u.cut(u.Iterator.Seek(ms)) }
+
+func (u *until) cut(kind chunkenc.ValueType) chunkenc.ValueType {
+	if kind != chunkenc.ValNone && u.AtT() >= u.endMS {
+		return chunkenc.ValNone
+	}
+	return kind
+}

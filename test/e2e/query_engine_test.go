@@ -283,7 +283,8 @@ func TestQuery_PartsByPrometheusEngineReadTheSame(t *testing.T) {
 	for query, want := range map[string]string{
 		`changes(c_total[3m] anchored) + on (i) sum_over_time(g[2h])`:                                                "columns",
 		`increase(c_total[1m] smoothed) or avg_over_time(g[2h:17s])`:                                                 "columns",
-		`count_over_time({__name__=~"c_total|b_bucket"}[3m]) or on (kind) histogram_count(increase(h[9m] smoothed))`: "prometheus; reason=extended_range_selector",
+		`count_over_time({__name__=~"c_total|b_bucket"}[3m]) or on (kind) histogram_count(increase(h[9m] smoothed))`: "columns",
+		`max_over_time(g[61s:100s] offset 30s) or on (kind) sum(g)`:                                                  "prometheus; reason=subquery that begins where the query does",
 		`c_total[3m]`: "prometheus; reason=type_matrix",
 		`c_total + on (i) g + on (i) increase(c_total[3m] anchored)`: "", // over the limit of series
 	} {

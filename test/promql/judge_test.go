@@ -385,8 +385,8 @@ var updateFlag = flag.Bool("update", false, "write docs/promql-engine.md")
 // The minimum share of evaluations that the engine of columns must do itself, in percent:
 // with the default features, and with the features of the scripts.
 const (
-	leastShare    = 90
-	leastShareAll = 45
+	leastShare    = 99
+	leastShareAll = 55
 )
 
 // TestEngine_PassesPrometheusScripts runs the scripts with which Prometheus tests its

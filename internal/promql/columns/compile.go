@@ -71,9 +71,9 @@ func (c *compiler) unknown(reason string) (node, bool) {
 
 // operand compiles an operand. If the operand is not supported, operand returns a node that lets Prometheus' engine
 // evaluate it. ordered means that the result of the operator depends on the order of the operand's series. operand
-// returns false in two cases, in which the result could be wrong: with ordered, if Prometheus' engine returns the
-// series in another order; and with delayed name removal, because the series that Prometheus' engine returns do not
-// show which names are to be removed later.
+// returns false in three cases, in which the result could be wrong: with ordered, if Prometheus' engine returns the
+// series in another order; with delayed name removal, because the series that Prometheus' engine returns do not
+// show which names are to be removed later; and if Prometheus' engine counts more samples than those of the result.
 func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 	before := len(c.selectors)
 	n, ok := c.compile(e)
@@ -81,10 +81,25 @@ func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 		return n, true
 	}
 	c.selectors = c.selectors[:before] // Prometheus' engine selects the series of e
-	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) {
+	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) || countsMore(e) {
 		return nil, false
 	}
 	return &foreignNode{expr: e, reason: c.reason}, true
+}
+
+// countsMore reports whether Prometheus' engine counts samples of an expression in memory after the evaluation, in
+// addition to the samples of the result: samples of info series, and of the windows of smoothed selectors.
+func countsMore(e parser.Expr) (found bool) {
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		switch n := n.(type) {
+		case *parser.Call:
+			found = found || n.Func.Name == "info"
+		case *parser.VectorSelector:
+			found = found || n.Smoothed
+		}
+		return nil
+	})
+	return found
 }
 
 // foreign reports whether Prometheus' engine evaluates a node.
@@ -108,10 +123,11 @@ func (c *compiler) compile(e parser.Expr) (node, bool) {
 	case *parser.UnaryExpr:
 		return c.unary(e)
 	case *parser.VectorSelector:
-		if s, ok := c.selector(e); ok {
-			return c.share(e, &s), true
+		s := c.selector(e)
+		if e.Smoothed {
+			return c.share(e, smoothedNode{s}), true
 		}
-		return nil, false
+		return c.share(e, s), true
 	case *parser.BinaryExpr:
 		return c.binary(e)
 	case *parser.AggregateExpr:
@@ -125,20 +141,16 @@ func (c *compiler) compile(e parser.Expr) (node, bool) {
 	return c.unknown("expression")
 }
 
-func (c *compiler) selector(vs *parser.VectorSelector) (selector, bool) {
-	if vs.Anchored || vs.Smoothed {
-		c.reason = "extended_range_selector"
-		return selector{}, false
-	}
+func (c *compiler) selector(vs *parser.VectorSelector) *selector {
 	s := selector{vs: vs, hints: c.hints[vs], steps: c.evaluatedAt(vs)}
 	c.selectors = append(c.selectors, s)
-	return s, true
+	return &s
 }
 
 // evaluatedAt returns the times at which a selector is evaluated, if only the last sample at or before each of them
 // counts. It returns nil for range selectors, and for selectors that are not evaluated at the steps of the query.
 func (c *compiler) evaluatedAt(vs *parser.VectorSelector) *series.Steps {
-	if c.subqueries > 0 || vs.Timestamp != nil || c.hints[vs].Range > 0 {
+	if c.subqueries > 0 || vs.Timestamp != nil || c.hints[vs].Range > 0 || vs.Smoothed {
 		return nil
 	}
 	offset := vs.OriginalOffset.Milliseconds()
@@ -259,6 +271,8 @@ func lend(n node) {
 		n.lent = true
 	case timestampNode:
 		n.lent = true
+	case smoothedNode:
+		n.lent = true
 	case *windowNode:
 		if n.lent = true; n.subquery != nil {
 			lend(n.subquery.child)
@@ -281,8 +295,10 @@ func (c *compiler) call(e *parser.Call) (node, bool) {
 		return piNode{}, true
 	case "label_replace", "label_join":
 		return c.relabel(e)
-	case "timestamp":
+	case "timestamp", "start_timestamp":
 		return c.timestamp(e)
+	case "info":
+		return c.info(e)
 	case "scalar", "vector":
 		child, ok := c.compile(e.Args[0])
 		if ok && name == "scalar" {
@@ -304,7 +320,7 @@ var startTimestampFunctions = map[string]bool{"rate": true, "increase": true, "i
 
 // nameless are the stepFunctions whose results are the same with delayed name removal.
 var nameless = map[string]bool{"absent": true, "sort": true, "sort_desc": true, "sort_by_label": true,
-	"sort_by_label_desc": true, "max_of": true, "min_of": true}
+	"sort_by_label_desc": true, "max_of": true, "min_of": true, "start_timestamp": true}
 
 // window compiles a function of a range vector.
 func (c *compiler) window(e *parser.Call) (node, bool) {
@@ -322,11 +338,9 @@ func (c *compiler) window(e *parser.Call) (node, bool) {
 	for i, arg := range e.Args {
 		switch arg := arg.(type) {
 		case *parser.MatrixSelector:
-			var ok bool
-			if w.selector, ok = c.selector(arg.VectorSelector.(*parser.VectorSelector)); !ok {
-				return nil, false
-			}
+			w.selector = *c.selector(arg.VectorSelector.(*parser.VectorSelector))
 			found, w.rangeMS, w.seconds = true, arg.Range.Milliseconds(), arg.Range.Seconds()
+			w.extend(name, c.stmt.LookbackDelta)
 			continue
 		case *parser.SubqueryExpr:
 			var ok bool
@@ -381,14 +395,13 @@ func (c *compiler) pointwise(e *parser.Call) (node, bool) {
 
 // relabel compiles a function that changes labels.
 func (c *compiler) relabel(e *parser.Call) (node, bool) {
-	if to, ok := e.Args[1].(*parser.StringLiteral); ok && to.Val == labels.MetricName && fixedInTime(e.Args[0]) {
-		return c.unknown("names_replaced_at") // with @ Prometheus returns series with equal labels
-	}
 	child, ok := c.compile(e.Args[0])
 	if !ok {
 		return nil, false
 	}
-	return &relabelNode{call: e, child: child}, true
+	to, named := e.Args[1].(*parser.StringLiteral)
+	named = named && to.Val == labels.MetricName
+	return &relabelNode{call: e, child: child, fixedNames: named && fixedInTime(e.Args[0])}, true
 }
 
 // fixedInTime reports whether an expression has a selector or a subquery with @.
@@ -426,17 +439,18 @@ func (c *compiler) steps(e *parser.Call) (node, bool) {
 	return n, true
 }
 
-// timestamp compiles timestamp(). For a selector the function returns the timestamps of the samples.
+// timestamp compiles timestamp() and start_timestamp(). For a selector timestamp returns the timestamps of the samples.
+// start_timestamp returns nothing without the feature, but the samples are counted.
 func (c *compiler) timestamp(e *parser.Call) (node, bool) {
 	vs, ok := e.Args[0].(*parser.VectorSelector)
 	if !ok {
 		return c.steps(e)
 	}
-	if vs.Timestamp != nil {
-		return c.unknown("timestamp_at")
+	starts := e.Func.Name == "start_timestamp"
+	if starts && c.opts.UseStartTimestamps {
+		return c.unknown("function_start_timestamp_with_start_timestamps")
 	}
-	s, ok := c.selector(vs)
-	return timestampNode{&s}, ok
+	return timestampNode{c.selector(vs), starts}, true
 }
 
 // selectHints returns the hints of all selectors, as Prometheus' engine gives them to the
@@ -489,8 +503,14 @@ func selectorRange(stmt *parser.EvalStmt, vs *parser.VectorSelector, path []pars
 		start -= offset.Milliseconds() + length.Milliseconds()
 		end -= offset.Milliseconds()
 	}
+	lookback := stmt.LookbackDelta.Milliseconds()
+	if vs.Smoothed {
+		end += lookback
+	}
 	if window == 0 {
 		window = stmt.LookbackDelta
+	} else if vs.Anchored || vs.Smoothed {
+		start -= lookback
 	}
 	start -= window.Milliseconds() - 1
 	own := vs.OriginalOffset.Milliseconds()

@@ -53,5 +53,5 @@
 //  5. Add expressions to the table in differential_test.go.
 //
 // A function of a range vector needs no code if it is in windowFunctions: it is called with
-// each window. A fast version may be added to fastWindows.
+// each window. A fast version may be added to fastWindows. Anchored and smoothed range selectors use no fast version.
 package columns

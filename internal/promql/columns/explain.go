@@ -66,8 +66,15 @@ func (p planner) describe(n node) (operator string, operands []node) {
 		return "[stepInvariant]", []node{n.child}
 	case *selector:
 		return "[vectorSelector] " + n.vs.String(), nil
+	case smoothedNode:
+		return "[vectorSelector] " + n.vs.String(), nil
 	case timestampNode:
+		if n.starts {
+			return "[function] start_timestamp", []node{n.selector}
+		}
 		return "[function] timestamp", []node{n.selector}
+	case *infoNode:
+		return "[function] info", []node{n.child}
 	case *windowNode:
 		return n.describe()
 	case absentNode:

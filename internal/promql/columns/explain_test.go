@@ -41,34 +41,34 @@ func planOf(t *testing.T, r request) columns.Plan {
 
 func TestPlanOf_IsTheTreeOfOperators(t *testing.T) {
 	for query, want := range map[string]string{
-		`up`:                                     `[vectorSelector] up`,
-		`sum by (job) (rate(x{a="b"}[5m]))`:      `[aggregate] sum by (job) {[matrixSelector] rate(x{a="b"}[5m])}`,
-		`-x offset 5m > bool 1`:                  `[vectorScalarBinary] > bool {[negate] {[vectorSelector] x offset 5m}; [number] 1}`,
-		`2 * x`:                                  `[vectorScalarBinary] * {[number] 2; [vectorSelector] x}`,
-		`a * on (i) group_left (x) b`:            `[vectorBinary] * on (i) group_left (x) {[vectorSelector] a; [vectorSelector] b}`,
-		`a / ignoring (i) group_right () b`:      `[vectorBinary] / ignoring (i) group_right () {[vectorSelector] a; [vectorSelector] b}`,
-		`sum by ("a.b", c) (x)`:                  `[aggregate] sum by ("a.b", c) {[vectorSelector] x}`,
-		`a * on ("i.j") group_left ("x y") b`:    `[vectorBinary] * on ("i.j") group_left ("x y") {[vectorSelector] a; [vectorSelector] b}`,
-		`count(  rate(x [10m]  smoothed)) + y`:   `[vectorBinary] + {[aggregate] count {[prometheus: extended_range_selector] rate(x [10m]  smoothed)}; [vectorSelector] y}`,
-		`a and b`:                                `[vectorBinary] and {[vectorSelector] a; [vectorSelector] b}`,
-		`topk without (i) (3, x)`:                `[aggregate] topk without (i) {[number] 3; [vectorSelector] x}`,
-		`quantile(0.9, abs(x))`:                  `[aggregate] quantile {[number] 0.9; [function] abs {[vectorSelector] x}}`,
-		`clamp(x, 1, time())`:                    `[function] clamp {[vectorSelector] x; [number] 1; [function] time}`,
-		`count_values("v", x)`:                   `[aggregate] count_values as "v" {[vectorSelector] x}`,
-		`label_replace(x, "a", "$1", "b", ".*")`: `[function] label_replace {[vectorSelector] x}`,
-		`max_over_time(x[1h:1m] offset -3m)`:     `[subquery] max_over_time[1h:1m] offset -3m {[vectorSelector] x}`,
-		`quantile_over_time(0.5, x[5m])`:         `[matrixSelector] quantile_over_time(x[5m]) {[number] 0.5}`,
-		`absent_over_time(x[5m])`:                `[matrixSelector] absent_over_time(x[5m])`,
-		`sort_by_label(x, "a")`:                  `[function] sort_by_label {[vectorSelector] x}`,
-		`histogram_quantile(0.9, x)`:             `[function] histogram_quantile {[number] 0.9; [vectorSelector] x}`,
-		`scalar(timestamp(x)) + pi()`:            `[scalarBinary] + {[function] scalar {[function] timestamp {[vectorSelector] x}}; [stepInvariant] {[function] pi}}`,
-		`vector(1)`:                              `[stepInvariant] {[function] vector {[number] 1}}`,
-		`sum(abs(x)) / count(abs(x))`:            `[vectorBinary] / {[fusedAggregate] sum {[function] abs {[vectorSelector] x}}; [fusedAggregate] count {[function] abs {[vectorSelector] x}}}`,
-		`x - x`:                                  `[vectorBinary] - {[shared] {[vectorSelector] x}; [shared] {[vectorSelector] x}}`,
-		`"text"`:                                 `[string] "text"`,
-		`x[5m]`:                                  `[prometheus: type_matrix] x[5m]`,
-		`count(rate(x[10m] smoothed)) + y`:       `[vectorBinary] + {[aggregate] count {[prometheus: extended_range_selector] rate(x[10m] smoothed)}; [vectorSelector] y}`,
-		`rate(x[5m] smoothed)`:                   `[prometheus: extended_range_selector] rate(x[5m] smoothed)`,
+		`up`:                                             `[vectorSelector] up`,
+		`sum by (job) (rate(x{a="b"}[5m]))`:              `[aggregate] sum by (job) {[matrixSelector] rate(x{a="b"}[5m])}`,
+		`-x offset 5m > bool 1`:                          `[vectorScalarBinary] > bool {[negate] {[vectorSelector] x offset 5m}; [number] 1}`,
+		`2 * x`:                                          `[vectorScalarBinary] * {[number] 2; [vectorSelector] x}`,
+		`a * on (i) group_left (x) b`:                    `[vectorBinary] * on (i) group_left (x) {[vectorSelector] a; [vectorSelector] b}`,
+		`a / ignoring (i) group_right () b`:              `[vectorBinary] / ignoring (i) group_right () {[vectorSelector] a; [vectorSelector] b}`,
+		`sum by ("a.b", c) (x)`:                          `[aggregate] sum by ("a.b", c) {[vectorSelector] x}`,
+		`a * on ("i.j") group_left ("x y") b`:            `[vectorBinary] * on ("i.j") group_left ("x y") {[vectorSelector] a; [vectorSelector] b}`,
+		`count(  predict_linear(x [1h:1m]  @ 9, 1)) + y`: `[vectorBinary] + {[aggregate] count {[prometheus: predict_linear_of_subquery_at] predict_linear(x [1h:1m]  @ 9, 1)}; [vectorSelector] y}`,
+		`a and b`:                                        `[vectorBinary] and {[vectorSelector] a; [vectorSelector] b}`,
+		`topk without (i) (3, x)`:                        `[aggregate] topk without (i) {[number] 3; [vectorSelector] x}`,
+		`quantile(0.9, abs(x))`:                          `[aggregate] quantile {[number] 0.9; [function] abs {[vectorSelector] x}}`,
+		`clamp(x, 1, time())`:                            `[function] clamp {[vectorSelector] x; [number] 1; [function] time}`,
+		`count_values("v", x)`:                           `[aggregate] count_values as "v" {[vectorSelector] x}`,
+		`label_replace(x, "a", "$1", "b", ".*")`:         `[function] label_replace {[vectorSelector] x}`,
+		`max_over_time(x[1h:1m] offset -3m)`:             `[subquery] max_over_time[1h:1m] offset -3m {[vectorSelector] x}`,
+		`quantile_over_time(0.5, x[5m])`:                 `[matrixSelector] quantile_over_time(x[5m]) {[number] 0.5}`,
+		`absent_over_time(x[5m])`:                        `[matrixSelector] absent_over_time(x[5m])`,
+		`sort_by_label(x, "a")`:                          `[function] sort_by_label {[vectorSelector] x}`,
+		`histogram_quantile(0.9, x)`:                     `[function] histogram_quantile {[number] 0.9; [vectorSelector] x}`,
+		`scalar(timestamp(x)) + pi()`:                    `[scalarBinary] + {[function] scalar {[function] timestamp {[vectorSelector] x}}; [stepInvariant] {[function] pi}}`,
+		`vector(1)`:                                      `[stepInvariant] {[function] vector {[number] 1}}`,
+		`sum(abs(x)) / count(abs(x))`:                    `[vectorBinary] / {[fusedAggregate] sum {[function] abs {[vectorSelector] x}}; [fusedAggregate] count {[function] abs {[vectorSelector] x}}}`,
+		`x - x`:                                          `[vectorBinary] - {[shared] {[vectorSelector] x}; [shared] {[vectorSelector] x}}`,
+		`"text"`:                                         `[string] "text"`,
+		`x[5m]`:                                          `[prometheus: type_matrix] x[5m]`,
+		`rate(x[10m] smoothed) + y smoothed`:             `[vectorBinary] + {[matrixSelector] rate(x[10m] smoothed); [vectorSelector] y smoothed}`,
+		`start_timestamp(info(x, {a="b"}))`:              `[function] start_timestamp {[function] info {[vectorSelector] x}}`,
 	} {
 		if got := planText(planOf(t, request{query: query, start: beginMS})); got != want {
 			t.Errorf("%s is\n%s, want\n%s", query, got, want)
@@ -94,8 +94,8 @@ func TestPlanOf_AfterTheQueryNamesTheEngineThatEvaluatedIt(t *testing.T) {
 	store := newWorld(t, false)
 	_, engine := newEngines(50_000_000)
 	for query, want := range map[string]string{
-		`sum(c_total)`:                 `[aggregate] sum {[vectorSelector] c_total}`,
-		`count(rate(h[10m] smoothed))`: `[prometheus: extended_range_selector] count(rate(h[10m] smoothed))`,
+		`sum(c_total)`:                          `[aggregate] sum {[vectorSelector] c_total}`,
+		`max_over_time(g[61s:100s] offset 30s)`: `[prometheus: subquery that begins where the query does]`,
 	} {
 		q, err := request{query: query, start: beginMS + 4*hourMS}.open(engine, store)
 		if err != nil {

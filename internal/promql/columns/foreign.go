@@ -40,7 +40,18 @@ func (f *foreignNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	res, q, err := ev.engine.evaluate(ev, samples, f.expr, ev.steps == 1, ev.acct.limit-ev.acct.current)
+	return f.evalFrom(ev, samples, nil, sink)
+}
+
+// evalFrom evaluates the expression from a storage. given, if not nil, is for an expression that reads samples which
+// this engine has counted in memory and in the statistics: the number of these samples at each step.
+func (f *foreignNode) evalFrom(ev *evaluation, from storage.Queryable, given []int64, sink func(*row) error) error {
+	size := 0
+	for _, n := range given {
+		size += int(n)
+	}
+	ev.acct.current -= size
+	res, q, err := ev.engine.evaluate(ev, from, f.expr, ev.steps == 1, ev.acct.limit-ev.acct.current)
 	if q != nil {
 		defer q.Close()
 	}
@@ -48,6 +59,10 @@ func (f *foreignNode) eval(ev *evaluation, sink func(*row) error) error {
 		return err
 	}
 	inner := q.Stats().Samples
+	for i, n := range given {
+		inner.IncrementSamplesAtStep(i, -n)
+		inner.IncrementSamplesReadAtStep(i, -n)
+	}
 	for i, n := range inner.TotalSamplesPerStep {
 		ev.samples.IncrementSamplesAtStep(i, n)
 		ev.samples.IncrementSamplesReadAtStep(i, inner.SamplesReadPerStep[i])
@@ -60,11 +75,15 @@ func (f *foreignNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err := ev.acct.touch(inner.PeakSamples); err != nil {
 		return err
 	}
-	return f.emit(ev, res.Value, sink)
+	if given != nil { // Prometheus counts all that info() has selected until the end of the query
+		ev.acct.current += size + int(inner.TotalSamples)
+	}
+	return f.emit(ev, res.Value, given != nil, sink)
 }
 
-// emit emits the series of a result of Prometheus' engine.
-func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) error) error {
+// emit emits the series of a result of Prometheus' engine. hists means that it counts the sizes of histograms as the
+// operator of the result does.
+func (f *foreignNode) emit(ev *evaluation, value parser.Value, hists bool, sink func(*row) error) error {
 	r := newRow(ev.steps)
 	var series promql.Matrix
 	switch v := value.(type) {
@@ -77,7 +96,7 @@ func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) e
 		for _, s := range v {
 			one := promql.Series{Metric: s.Metric, Floats: []promql.FPoint{{T: ev.start, F: s.F}}}
 			if s.H != nil {
-				one.Histograms = []promql.HPoint{{H: s.H}}
+				one.Floats, one.Histograms = nil, []promql.HPoint{{T: ev.start, H: s.H}}
 			}
 			series = append(series, one)
 		}
@@ -87,10 +106,13 @@ func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) e
 		return errGiveUp("type")
 	}
 	for _, s := range series {
-		if len(s.Histograms) > 0 {
+		if len(s.Histograms) > 0 && !hists {
 			return errGiveUp(f.reason) // the size of histograms is counted differently
 		}
 		ev.acct.current += len(s.Floats)
+		for _, p := range s.Histograms {
+			ev.acct.current += pointSize(p.H)
+		}
 	}
 	for _, s := range series {
 		r.clear()
@@ -99,6 +121,9 @@ func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) e
 			i := int((p.T - ev.start) / ev.interval)
 			r.values[i] = p.F
 			r.has.set(i)
+		}
+		for _, p := range s.Histograms {
+			r.setHistogram(int((p.T-ev.start)/ev.interval), p.H)
 		}
 		if err := sink(&r); err != nil {
 			return err

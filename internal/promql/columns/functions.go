@@ -279,8 +279,9 @@ func (ev *evaluation) grow(function string, after, before int) error {
 
 // relabelNode is label_replace or label_join.
 type relabelNode struct {
-	call  *parser.Call
-	child node
+	call       *parser.Call
+	child      node
+	fixedNames bool // it changes names of series that are selected with @
 }
 
 func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
@@ -310,6 +311,9 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	})
 	if err != nil {
 		return err
+	}
+	if sets.repeated && n.fixedNames {
+		return errGiveUp("names_replaced_at") // Prometheus returns series with equal labels
 	}
 	return ev.checkDistinct(sets, mixed, false)
 }
@@ -377,7 +381,7 @@ var stepFunctions = map[string]bool{
 	"sort": true, "sort_desc": true, "sort_by_label": true, "sort_by_label_desc": true,
 	"days_in_month": true, "day_of_month": true, "day_of_week": true, "day_of_year": true, "hour": true, "minute": true,
 	"month": true, "year": true,
-	"max_of": true, "min_of": true,
+	"max_of": true, "min_of": true, "start_timestamp": true,
 	"histogram_count": true, "histogram_sum": true, "histogram_avg": true, "histogram_stddev": true,
 	"histogram_stdvar": true,
 }
@@ -553,13 +557,18 @@ func (n *countValuesNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.finish(counts, sets)
 }
 
-// timestampNode is timestamp() of a selector.
-type timestampNode struct{ *selector }
+// timestampNode is timestamp() or start_timestamp() of a selector.
+type timestampNode struct {
+	*selector
+	starts bool
+}
 
 func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	err := n.instant(ev, true, func(r *row, _ int) error {
-		counts.read(r)
+		if counts.read(r); n.starts {
+			return nil
+		}
 		counts.returned(r)
 		ev.drop(r)
 		if err := sets.add(r); err != nil {

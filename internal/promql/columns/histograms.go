@@ -95,10 +95,10 @@ func (s *selector) histograms(ev *evaluation, r *row, from storage.Series, times
 		memory-- // as in Prometheus' implementation of timestamp()
 	}
 	it := storage.NewMemoizedIterator(s.iterator(from), memory)
-	at := ev.start - s.offset(ev)
+	at, interval := s.times(ev, timestamps)
 	for i := range ev.steps {
 		t, f, h, ok, err := seek(it, at, ev.lookback)
-		at += ev.interval
+		at += interval
 		switch {
 		case err != nil:
 			return err
@@ -232,7 +232,7 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 	w.acct.current -= w.held
 	w.held = 0
 	win := &window{it: storage.NewBufferIterator(w.iterator(from), w.rangeMS)}
-	w.vs.Offset = time.Duration(w.offset) * time.Millisecond
+	w.vs.Offset = time.Duration(w.offset+w.ahead) * time.Millisecond
 	r.clear()
 	end, ts := ev.start-w.offset, ev.start // end of the window of a step, and timestamp of the step
 	for i := range ev.steps {

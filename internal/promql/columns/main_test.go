@@ -97,6 +97,12 @@ func writeWorld(t testing.TB, db *promtsdb.DB, from, to int64) {
 	appendSamples(t, db, `part_b{x="1"}`, from+third*2, to, 30_000, func(n int, _ int64) (float64, bool) { return float64(-n), true })
 	appendSamples(t, db, `both_a{x="1"}`, from, to, 60_000, func(n int, _ int64) (float64, bool) { return float64(n), true })
 	appendSamples(t, db, `both_b{x="1"}`, from, to, 60_000, func(n int, _ int64) (float64, bool) { return float64(n), true })
+	for i := range 4 {
+		appendSamples(t, db, fmt.Sprintf(`node{instance="%d",job="j"}`, i), from, to, 60_000, func(n int, _ int64) (float64, bool) { return float64(n * i), n%17 > 2 })
+		appendSamples(t, db, fmt.Sprintf(`target_info{instance="%d",job="j",data="d%d"}`, i, i), from+int64(i*7000), to, 60_000, func(n int, _ int64) (float64, bool) { return 1, n%41 > i*3 })
+		appendSamples(t, db, fmt.Sprintf(`target_info{instance="%d",data="x%d"}`, i, i), from, to, 60_000, func(int, int64) (float64, bool) { return 1, true })
+		appendSamples(t, db, fmt.Sprintf(`build_info{instance="%d",job="j",version="v%d"}`, i, i%2), from, to, 60_000, func(n int, _ int64) (float64, bool) { return 1, n%29 > 5 })
+	}
 	writeHistograms(t, db, from, to)
 }
 

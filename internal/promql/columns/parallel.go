@@ -259,7 +259,7 @@ func (b *branch) end() {
 // that branches must not share.
 func independent(n node) bool {
 	switch n := n.(type) {
-	case numberNode, timeNode, piNode, *selector, timestampNode:
+	case numberNode, timeNode, piNode, *selector, timestampNode, smoothedNode:
 		return true
 	case *windowNode:
 		return independentAll(n.scalars) && (n.subquery == nil || independent(n.subquery.child))

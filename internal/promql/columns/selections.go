@@ -28,12 +28,6 @@ func SelectionsOf(q promql.Query) (all []Selection) {
 			window = n.Range
 		case *parser.VectorSelector:
 			start, end := selectorRange(stmt, n, path, window)
-			if lookback := stmt.LookbackDelta.Milliseconds(); n.Anchored || n.Smoothed {
-				start -= lookback
-				if n.Smoothed {
-					end += lookback
-				}
-			}
 			all, window = append(all, Selection{start, end, n.LabelMatchers}), 0
 		}
 		return nil

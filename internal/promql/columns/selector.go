@@ -32,6 +32,15 @@ func (s *selector) offset(ev *evaluation) int64 {
 	return offset
 }
 
+// times returns the time at which an instant selector selects the samples of the first step, and the time between two
+// steps. timestamp() of a selector with @ selects at @, at all steps, without the selector's offset.
+func (s *selector) times(ev *evaluation, timestamps bool) (first, interval int64) {
+	if timestamps && s.vs.Timestamp != nil {
+		return *s.vs.Timestamp, 0
+	}
+	return ev.start - s.offset(ev), ev.interval
+}
+
 // perSeries has the functions that process the series of a selection.
 type perSeries struct {
 	// compute returns a function that computes an item from the points of its series, and retains no points. The returned
@@ -175,7 +184,7 @@ func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n in
 // stale or older than the lookback delta. It sets it.most to the number of steps that have a value.
 func (s *selector) last(ev *evaluation, it *item, points []promql.FPoint, timestamps bool) {
 	next := 0 // points[next] is the first point after the step
-	at := ev.start - s.offset(ev)
+	at, interval := s.times(ev, timestamps)
 	for i := range ev.steps {
 		for next < len(points) && points[next].T <= at {
 			next++
@@ -188,7 +197,7 @@ func (s *selector) last(ev *evaluation, it *item, points []promql.FPoint, timest
 			it.has.set(i)
 			it.most++
 		}
-		at += ev.interval
+		at += interval
 	}
 }
 

@@ -52,6 +52,8 @@ type windowNode struct {
 	subquery *subquery // nil: none
 	call     *parser.Call
 	rangeMS  int64      // length of a window
+	ahead    int64      // how many ms a window ends after the range; see extend
+	refused  error      // the modifier of the range selector does not suit the function
 	scalars  []node     // the other arguments
 	fast     windowFunc // nil: Prometheus' implementation is called with each window
 
@@ -78,7 +80,10 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 		if err := run.scalarArgs(); err != nil {
 			return err
 		}
-		run.offset = w.offset(ev)
+		if w.refused != nil {
+			return w.refused
+		}
+		run.offset = w.windowOffset(ev)
 		err := w.each(ev, perSeries{
 			compute:    func() func(*item, []promql.FPoint) { return run.windows().compute },
 			apply:      func(it *item) error { return run.apply(it, sink) },

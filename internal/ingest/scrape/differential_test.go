@@ -246,6 +246,7 @@ func newTwins(t testing.TB, jobs string, groups map[string][]*targetgroup.Group,
 	if tw.ours, err = newManager(&opts, tw.recorded[1], logger, tw.registry[1]); err != nil {
 		t.Fatal(err)
 	}
+	tw.ours.dial = dial
 	tw.apply()
 	found := make(chan map[string][]*targetgroup.Group)
 	go func() { _ = tw.library.Run(found) }()

@@ -8,16 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/scrape"
@@ -32,8 +31,10 @@ import (
 // fetcher fetches the pages of a target.
 type fetcher struct {
 	target    *scrape.Target
-	client    *http.Client
+	client    *client
 	request   *http.Request // nil before the first fetch
+	head      []byte        // the bytes of the request, if it is plain
+	address   string        // of a plain request
 	header    http.Header
 	sizeLimit int64
 	zstd      bool
@@ -42,7 +43,7 @@ type fetcher struct {
 	lastSize  int // of the last page that was not empty
 }
 
-func newFetcher(t *scrape.Target, client *http.Client, cfg *config.ScrapeConfig, o *scrape.Options,
+func newFetcher(t *scrape.Target, client *client, cfg *config.ScrapeConfig, o *scrape.Options,
 	timeout time.Duration, m *metrics, logger *slog.Logger) *fetcher {
 	encoding := "identity"
 	switch {
@@ -122,6 +123,9 @@ func (f *fetcher) fetch(ctx context.Context) (body *bytes.Buffer, contentType st
 	if contentType, err = f.read(resp, body); err == nil && body.Len() > 0 {
 		f.lastSize = body.Len()
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) { // the end of ctx is the only deadline of connections
+		err = context.Cause(ctx)
+	}
 	return body, contentType, err
 }
 
@@ -133,19 +137,39 @@ func (f *fetcher) get(ctx context.Context) (*http.Response, error) {
 		}
 		r.Header = f.header
 		f.request = r
+		f.head, f.address = f.client.plain(r)
 	}
 	if !traced(ctx) {
+		if f.head == nil {
+			return f.client.Do(f.request.WithContext(ctx))
+		}
+		resp, err := f.client.get(ctx, f.request.URL, f.address, f.head)
+		if err != nil || !f.redirected(resp) {
+			return resp, err
+		}
+		_ = resp.Body.Close()
+		f.head = nil // from now on
 		return f.client.Do(f.request.WithContext(ctx))
 	}
 	ctx, end := span(ctx, "scrapeRequest", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.String("url", f.request.URL.Redacted())))
 	defer end(nil)
-	client := *f.client
+	client := *f.client.Client
 	client.Transport = otelhttp.NewTransport(client.Transport,
 		otelhttp.WithClientTrace(func(ctx context.Context) *httptrace.ClientTrace {
 			return otelhttptrace.NewClientTrace(ctx, otelhttptrace.WithoutSubSpans())
 		}))
 	return client.Do(f.request.WithContext(ctx))
+}
+
+// redirected says whether the library's client follows a response to another address.
+func (f *fetcher) redirected(resp *http.Response) bool {
+	switch resp.StatusCode {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
+		return f.client.CheckRedirect == nil && resp.Header.Get("Location") != ""
+	}
+	return false
 }
 
 func (f *fetcher) read(resp *http.Response, body *bytes.Buffer) (contentType string, err error) {
@@ -211,20 +235,4 @@ func (f *fetcher) readGzip(from io.Reader, body *bytes.Buffer) error {
 	}
 	body.Write(page) // where it is already, unless it did not fit
 	return err
-}
-
-// newClient returns a client for the targets of a job; socket is the path of a Unix socket that it connects to
-// instead of the target's address.
-func newClient(cfg *config.ScrapeConfig, opts []commonconfig.HTTPClientOption, socket string) (*http.Client, error) {
-	if socket != "" {
-		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		}
-		opts = append([]commonconfig.HTTPClientOption{commonconfig.WithDialContextFunc(dial)}, opts...)
-	}
-	client, err := commonconfig.NewClientFromConfig(cfg.HTTPClientConfig, cfg.JobName, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("error creating HTTP client: %w", err)
-	}
-	return client, nil
 }

@@ -26,6 +26,7 @@ import (
 // Manager scrapes the targets of all jobs. It is safe for concurrent use.
 type Manager struct {
 	opts    *scrape.Options
+	dial    dialer // nil: over the network
 	to      storage.AppendableV2
 	logger  *slog.Logger
 	metrics *metrics

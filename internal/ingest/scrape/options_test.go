@@ -17,13 +17,13 @@ import (
 )
 
 func TestOptions_ReachTheScrapeManager(t *testing.T) {
-	if o := (Options{}).manager(); o.AppendMetadata || o.EnableTypeAndUnitLabels || o.EnableOpenMetrics2 || o.EnableZstdScrape || len(o.HTTPClientOptions) != 0 {
+	if o := (Options{}).manager(); o.AppendMetadata || o.EnableTypeAndUnitLabels || o.EnableOpenMetrics2 || o.EnableZstdScrape {
 		t.Errorf("defaults: %+v", o)
 	}
 	if o := (Options{DiscoveryReloadInterval: 7, MetadataInWAL: true}).manager(); o.DiscoveryReloadInterval != 7 || !o.AppendMetadata {
 		t.Errorf("given: %+v", o)
 	}
-	if o := (Options{TypeAndUnitLabels: true, OpenMetrics2: true, Zstd: true, Dial: (&net.Dialer{}).DialContext}).manager(); !o.EnableTypeAndUnitLabels || !o.EnableOpenMetrics2 || !o.EnableZstdScrape || len(o.HTTPClientOptions) != 1 {
+	if o := (Options{TypeAndUnitLabels: true, OpenMetrics2: true, Zstd: true}).manager(); !o.EnableTypeAndUnitLabels || !o.EnableOpenMetrics2 || !o.EnableZstdScrape {
 		t.Errorf("given: %+v", o)
 	}
 }

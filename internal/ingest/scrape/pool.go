@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -29,8 +31,8 @@ type pool struct {
 	seed    uint64 // of the manager when the pool was made
 
 	change sync.Mutex // one sync, reload or stop at a time; guards clients
-	client *http.Client
-	socket map[string]*http.Client // clients of targets behind a Unix socket, by its path
+	client *client
+	socket map[string]*client // clients of targets behind a Unix socket, by its path
 
 	mu           sync.Mutex // guards the fields below
 	cfg          *config.ScrapeConfig
@@ -42,23 +44,23 @@ type pool struct {
 
 // newPool makes a pool without targets. The caller has the lock of the manager.
 func (m *Manager) newPool(cfg *config.ScrapeConfig) (*pool, error) {
-	client, err := m.jobClient(cfg)
+	c, err := m.jobClient(cfg)
 	if err != nil {
 		return nil, err
 	}
 	p := &pool{m: m, logger: m.logger.With("scrape_pool", cfg.JobName), symbols: labels.NewSymbolTable(), seed: m.seed,
-		client: client, socket: map[string]*http.Client{}, cfg: cfg, loops: map[uint64]*loop{}}
+		client: c, socket: map[string]*client{}, cfg: cfg, loops: map[uint64]*loop{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.setFailures(m.failureLog(cfg))
 	m.metrics.poolTargetLimit.WithLabelValues(cfg.JobName).Set(float64(cfg.TargetLimit))
 	return p, nil
 }
 
-func (m *Manager) jobClient(cfg *config.ScrapeConfig) (*http.Client, error) {
+func (m *Manager) jobClient(cfg *config.ScrapeConfig) (*client, error) {
 	if _, err := config.ToEscapingScheme(cfg.MetricNameEscapingScheme, cfg.MetricNameValidationScheme); err != nil {
 		return nil, fmt.Errorf("invalid metric name escaping scheme, %w", err)
 	}
-	return newClient(cfg, m.opts.HTTPClientOptions, "")
+	return newClient(cfg, m.dial, "")
 }
 
 // setFailures sets where failed scrapes are logged; nil: nowhere.
@@ -115,7 +117,7 @@ func duration(t *scrape.Target, name string, otherwise model.Duration) time.Dura
 }
 
 // clientOf returns the client of a target. Each Unix socket has its own: a client keeps connections by address.
-func (p *pool) clientOf(t *scrape.Target) *http.Client {
+func (p *pool) clientOf(t *scrape.Target) *client {
 	path := t.GetValue(scrape.UnixSocketLabel)
 	if path == "" {
 		return p.client
@@ -123,13 +125,14 @@ func (p *pool) clientOf(t *scrape.Target) *http.Client {
 	if client, ok := p.socket[path]; ok {
 		return client
 	}
-	client, err := newClient(p.cfg, p.m.opts.HTTPClientOptions, path)
+	c, err := newClient(p.cfg, p.m.dial, path)
 	if err != nil { // although the client of the pool could be made: scrape nothing rather than another address
 		p.logger.Error("Failed to create unix socket scrape client", "socket_path", path, "err", err)
-		client = &http.Client{Transport: failing{fmt.Errorf("creating unix socket scrape client for %q: %w", path, err)}}
+		err = fmt.Errorf("creating unix socket scrape client for %q: %w", path, err)
+		c = &client{Client: &http.Client{Transport: failing{err}}}
 	}
-	p.socket[path] = client
-	return client
+	p.socket[path] = c
+	return c
 }
 
 type failing struct{ err error }
@@ -248,18 +251,15 @@ func (p *pool) reload(cfg *config.ScrapeConfig) error {
 	defer p.change.Unlock()
 	start := time.Now()
 	p.m.metrics.reloads.Inc()
-	client, err := p.m.jobClient(cfg)
+	to, err := p.m.jobClient(cfg)
 	if err != nil {
 		p.m.metrics.reloadsFailed.Inc()
 		return err
 	}
-	was := []*http.Client{p.client}
-	for _, c := range p.socket {
-		was = append(was, c)
-	}
+	was := append(slices.Collect(maps.Values(p.socket)), p.client)
 	p.mu.Lock()
 	keep := sameSeries(p.cfg, cfg)
-	p.cfg, p.client, p.socket = cfg, client, map[string]*http.Client{}
+	p.cfg, p.client, p.socket = cfg, to, map[string]*client{}
 	p.m.metrics.poolTargetLimit.WithLabelValues(cfg.JobName).Set(float64(cfg.TargetLimit))
 	refusal := p.overLimit()
 	var wg sync.WaitGroup

@@ -1,11 +1,12 @@
 // Package scrape scrapes metrics as Prometheus does.
 //
 // config.go loads and checks a prometheus.yml. Prometheus' discovery manager finds targets; a Manager gives each job a
-// pool (pool.go) and each target of the pool a loop (loop.go). At its interval the loop fetches the page (fetch.go) and
-// appends samples, exemplars and metadata to a storage.AppendableV2. A page whose bytes between the values are those of
-// the page before is read without a parser (layout.go); Prometheus' parser reads every other page (page.go), which
-// leaves the next layout. Both have the same effect. The cache (cache.go) keeps what a target's next page needs.
-// Manager lists the targets. The package contains no storage, no HTTP API and no watching of the configuration.
+// pool (pool.go) and each target of the pool a loop (loop.go). At its interval the loop fetches the page (fetch.go),
+// over plain HTTP with a client of ours (client.go), and appends samples, exemplars and metadata to a
+// storage.AppendableV2. A page whose bytes between the values are those of the page before is read without a parser
+// (layout.go); Prometheus' parser reads every other page (page.go), which leaves the next layout. Both have the same
+// effect. The cache (cache.go) keeps what a target's next page needs. Manager lists the targets. The package contains
+// no storage, no HTTP API and no watching of the configuration.
 package scrape
 
 import (
@@ -13,12 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
@@ -39,7 +38,7 @@ type Options struct {
 	TimestampTolerance      time.Duration // largest adjustment; 0: 2 ms
 
 	// Dial connects to targets; nil: over the network.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial dialer
 }
 
 // Scraper scrapes metrics while Run is running.
@@ -52,10 +51,6 @@ type Scraper struct {
 
 // manager returns the options of the scrape manager.
 func (o Options) manager() *scrape.Options {
-	var client []commonconfig.HTTPClientOption
-	if o.Dial != nil {
-		client = append(client, commonconfig.WithDialContextFunc(o.Dial))
-	}
 	return &scrape.Options{
 		DiscoveryReloadInterval: model.Duration(o.DiscoveryReloadInterval),
 		AppendMetadata:          o.MetadataInWAL,
@@ -63,7 +58,6 @@ func (o Options) manager() *scrape.Options {
 		EnableOpenMetrics2:      o.OpenMetrics2,
 		EnableZstdScrape:        o.Zstd,
 		ParseST:                 o.ParseST,
-		HTTPClientOptions:       client,
 	}
 }
 
@@ -81,6 +75,7 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if err != nil {
 		return nil, fmt.Errorf("scrape manager: %w", err)
 	}
+	manager.dial = opts.Dial
 	metrics, err := discovery.CreateAndRegisterSDMetrics(reg)
 	if err != nil {
 		return nil, fmt.Errorf("service discovery metrics: %w", err)

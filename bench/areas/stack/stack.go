@@ -1,12 +1,13 @@
 // Package stack measures a whole read path, from the client to the blocks: goals stack/*, the ratio of the cost of ferula's
 // components to that of Thanos'. It measures the cost in each process and the latency.
 //
-// There are two layouts. In the first, one Prometheus serves all blocks to a sidecar, which serves a querier, which serves a
-// query frontend. Stacks have the three components of Thanos, those of ferula, or one of ferula and two of Thanos. In the
-// second, the older half of the blocks is in a bucket, which a store gateway serves to the querier; Prometheus has the other
-// half. Each component is a process of Thanos or of ferula, with the same flags. Before the measurement the responses of
-// every stack must equal those of a Prometheus with all blocks. The bytes of a hop are those that the process nearer to the
-// blocks writes. A goal's figure is the worse of the two layouts' ratios.
+// There are three layouts. In the first, one Prometheus serves all blocks to a sidecar, which serves a querier, which serves
+// a query frontend. Stacks have the three components of Thanos, with either engine, those of ferula, or one of ferula and two
+// of Thanos. In the second, the older half of the blocks is in a bucket, which a store gateway serves to the querier;
+// Prometheus has the other half. In the third, Prometheus has all blocks, and the bucket all but the newest. Each component is
+// a process of Thanos or of ferula, with the same flags. Before the measurement the responses of every stack must equal those
+// of a Prometheus with all blocks. The bytes of a hop are those that the process nearer to the blocks writes. A goal's figure
+// is the worse of the ratios of the first two layouts; overlap-sum-by is the third one's.
 package stack
 
 import (
@@ -16,6 +17,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -29,7 +31,7 @@ import (
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "stack", About: "sidecar, store gateway, querier and query frontend of Thanos and ferula, together and mixed, as processes",
-	Sides: []string{allThanos, "ferula sidecar", "ferula query", "ferula frontend", allFerula}, Run: run,
+	Sides: []string{allThanos, ownEngine, "ferula sidecar", "ferula query", "ferula frontend", allFerula}, Run: run,
 }
 
 const (
@@ -69,7 +71,9 @@ var partNames = [parts]string{"query-frontend", "query", "sidecar", "store"}
 // layout is where the blocks are, and the stacks that read them.
 type layout struct {
 	prefix string // of the names of its readings
-	bucket string // directory of the older half of the blocks; "" if Prometheus has all blocks
+	bucket string // directory of a bucket; "": there is no store
+	remote int    // number of blocks in the bucket, the oldest
+	gone   int    // number of these that Prometheus no longer has
 	stacks []*stack
 }
 
@@ -77,26 +81,31 @@ type layout struct {
 type stack struct {
 	name   string
 	ferula [parts]bool
+	query  []string // flags of the querier
 	parts  [parts]*area.Side
 }
 
 const (
 	allThanos = "Thanos"
+	ownEngine = "Thanos' engine"
 	allFerula = "ferula"
 
 	withStore = "with a store: "
+	overlap   = "store and sidecar with the same blocks: "
 )
 
 var everyPart = [parts]bool{true, true, true, true}
 
 func layouts(bucket string) []layout {
-	return []layout{{stacks: []*stack{
-		{name: allThanos},
-		{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
-		{name: "ferula query", ferula: [parts]bool{querier: true}},
-		{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
-		{name: allFerula, ferula: everyPart},
-	}}, {prefix: withStore, bucket: bucket, stacks: []*stack{{name: allThanos}, {name: allFerula, ferula: everyPart}}}}
+	programs := func() []*stack {
+		return []*stack{{name: allThanos}, {name: ownEngine, query: []string{"--query.promql-engine=thanos"}},
+			{name: allFerula, ferula: everyPart}}
+	}
+	return []layout{{stacks: slices.Insert(programs(), 2,
+		&stack{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
+		&stack{name: "ferula query", ferula: [parts]bool{querier: true}},
+		&stack{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
+	)}, {prefix: withStore, bucket: bucket, remote: 2, gone: 2, stacks: programs()}, {prefix: overlap, bucket: bucket, remote: 3, stacks: programs()}}
 }
 
 // bench is one run of the area.
@@ -122,7 +131,7 @@ func run(ctx context.Context, of *area.Bench) error {
 		return err
 	}
 	for _, l := range layouts(filepath.Join(b.Dir, "bucket")) {
-		if err := distribute(from, b.prometheus.TSDBDir(), l.bucket); err != nil {
+		if err := distribute(from, b.prometheus.TSDBDir(), l); err != nil {
 			return err
 		}
 		launch := b.TSDB(ctx, area.TSDB{Keep: true, Config: config})
@@ -133,7 +142,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	b.conclude()
 	b.Note(
 		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", spec().Series, whole().Points),
-		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. No block is in both. Where sidecar and store have the same blocks, ferula's stores send more chunks: what remains of them at the steps of a query is not joined. That is not measured. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store.",
+		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. Rows with \""+overlap+"\": Prometheus has all blocks and the bucket all but the newest, as where a sidecar uploads blocks that Prometheus keeps for a while. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store, where no block is in both; overlap-sum-by is the ratio where the same blocks are in both. \""+ownEngine+"\": Thanos' three with --query.promql-engine=thanos, beside the default, which the ratios are computed from.",
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
 		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other. The response is longer than those that ferula's frontend shares between identical requests.", queriesPerClient),
 		"Every round starts the processes of each stack again, one stack after the other.",
@@ -142,19 +151,22 @@ func run(ctx context.Context, of *area.Bench) error {
 	return nil
 }
 
-// distribute gives Prometheus all blocks, or the newer half if there is a bucket for the others.
-func distribute(from, data, bucket string) error {
-	if err := blocks.Copy(from, data); err != nil || bucket == "" {
+// distribute gives Prometheus and the bucket the blocks of a layout.
+func distribute(from, data string, l layout) error {
+	if err := blocks.Copy(from, data); err != nil || l.bucket == "" {
 		return err
 	}
 	all, err := blocks.List(data)
-	if err := errors.Join(err, os.RemoveAll(bucket)); err != nil {
+	if err := errors.Join(err, os.RemoveAll(l.bucket)); err != nil {
 		return err
 	}
-	for _, block := range all[:len(all)/2] {
+	for i, block := range all[:l.remote] {
 		// The external labels are those of Prometheus' configuration.
-		err := blocks.LinkToBucket(block, bucket, filepath.Base(block), map[string]string{"prometheus": "bench", "replica": "a"})
-		if err := errors.Join(err, os.RemoveAll(block)); err != nil {
+		err := blocks.LinkToBucket(block, l.bucket, filepath.Base(block), map[string]string{"prometheus": "bench", "replica": "a"})
+		if err == nil && i < l.gone {
+			err = os.RemoveAll(block)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -231,7 +243,7 @@ func (b *bench) start(ctx context.Context, l layout, s *stack) error {
 				endpoints = append(endpoints, address)
 				return of.Program.Sidecar(side.Log(), address, b.prometheus.URL(), b.prometheus.TSDBDir()), err
 			case querier:
-				return of.Program.Query(side.Log(), address, endpoints, "--query.replica-label=replica"), err
+				return of.Program.Query(side.Log(), address, endpoints, append(s.query, "--query.replica-label=replica")...), err
 			}
 			return of.Program.Frontend(side.Log(), s.parts[querier].URL(), "24h"), err
 		})
@@ -380,4 +392,5 @@ func (b *bench) conclude() {
 	} {
 		b.Ratio("stack/"+goal, what, withStore+what)
 	}
+	b.Ratio("stack/overlap-sum-by", overlap+cpuOfAll(sums()))
 }

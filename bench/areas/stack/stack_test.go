@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/common/model"
@@ -46,13 +47,13 @@ func TestConclude_TakesTheWorseLayout(t *testing.T) {
 	for what, v := range map[string][2]float64{ // ferula's, without and with a store; Thanos' are 10
 		cpuOfAll(whole()): {1, 2}, cpuOfAll(sums()): {4, 3}, peakOfAll: {1, 1}, latencyOf(clientsMax): {0.5, 0.25},
 	} {
-		for i, prefix := range []string{"", withStore} {
+		for i, prefix := range []string{"", withStore, overlap} {
 			b.Add(1, allThanos, prefix+what, area.Seconds, 10)
-			b.Add(1, allFerula, prefix+what, area.Seconds, v[i])
+			b.Add(1, allFerula, prefix+what, area.Seconds, append(v[:], 9)[i])
 		}
 	}
 	b.conclude()
-	for goal, want := range map[string]float64{"stack/every-point": 0.2, "stack/sum-by": 0.4, "stack/anon": 0.1, "stack/latency-16": 0.05} {
+	for goal, want := range map[string]float64{"stack/every-point": 0.2, "stack/sum-by": 0.4, "stack/anon": 0.1, "stack/latency-16": 0.05, "stack/overlap-sum-by": 0.9} {
 		if got := b.Figure(goal); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: got %v, want %v", goal, got, want)
 		}
@@ -66,7 +67,7 @@ func TestConclude_TakesTheWorseLayout(t *testing.T) {
 	}
 }
 
-func TestDistribute_EachBlockIsInOnePlace(t *testing.T) {
+func TestDistribute_GivesEachPlaceTheBlocksOfTheLayout(t *testing.T) {
 	tiny := spec()
 	tiny.Series = 2
 	from, err := blocks.Ensure(context.Background(), t.TempDir(), tiny)
@@ -84,27 +85,30 @@ func TestDistribute_EachBlockIsInOnePlace(t *testing.T) {
 		}
 		return names
 	}
+	all := names(from)
 	for range 2 { // a second run begins with new directories
-		if err := distribute(from, data, ""); err != nil || len(names(data)) != 4 {
-			t.Errorf("without a bucket: %d blocks, %v", len(names(data)), err)
-		}
-		if err := distribute(from, data, bucket); err != nil {
-			t.Fatal(err)
-		}
-		all, local, remote := names(from), names(data), names(bucket)
-		if len(local) != 2 || len(remote) != 2 || remote[0] != all[0] || local[0] != all[2] {
-			t.Errorf("the bucket does not have the older blocks: %v of %v", remote, all)
+		for i, l := range layouts(bucket) {
+			if err := distribute(from, data, l); err != nil {
+				t.Fatal(err)
+			}
+			want := [][2][]string{{all, nil}, {all[2:], all[:2]}, {all, all[:3]}}[i]
+			if local := names(data); !slices.Equal(local, want[0]) {
+				t.Errorf("%q: Prometheus has %v of %v", l.prefix, local, all)
+			}
+			if remote := names(l.bucket); l.bucket != "" && !slices.Equal(remote, want[1]) {
+				t.Errorf("%q: the bucket has %v of %v", l.prefix, remote, all)
+			}
 		}
 	}
 }
 
-func TestLayouts_BothHaveTheStacksThatAreCompared(t *testing.T) {
+func TestLayouts_AllHaveTheStacksThatAreCompared(t *testing.T) {
 	for _, l := range layouts("bucket") {
 		first, last := l.stacks[0], l.stacks[len(l.stacks)-1]
 		if first.name != allThanos || first.ferula != [parts]bool{} || last.name != allFerula || last.ferula != everyPart {
 			t.Errorf("%q: from %+v to %+v", l.prefix, first, last)
 		}
-		if (l.prefix == withStore) != (l.bucket != "") {
+		if (l.prefix == "") != (l.bucket == "") {
 			t.Errorf("%q with bucket %q", l.prefix, l.bucket)
 		}
 	}

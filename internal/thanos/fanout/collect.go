@@ -43,7 +43,7 @@ type collected struct {
 	granted  int64          // bytes taken from budget, to be released
 	unspent  int64          // bytes of granted that are not used yet
 	counted  int64          // bytes that count against BytesMax of the query
-	atSteps  bool           // the stores may have left out samples between steps
+	steps    lacking        // what the stores may have left out
 	buffers  int64          // bytes of granted for unread messages of the stream, until the stream ends
 	view     *view
 	warnings annotations.Annotations

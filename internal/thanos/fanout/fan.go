@@ -17,7 +17,7 @@ type fanoutStreams struct {
 	cancel  context.CancelCauseFunc
 	streams []*storeStream
 	missing []error // one for each store that may have data and is not queried
-	atSteps bool    // the requests have steps: the stores may leave out samples
+	steps   lacking // what the stores may leave out
 }
 
 // fan chooses the stores that may have data and creates their streams. It sends no request yet. The
@@ -40,8 +40,8 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	if err != nil {
 		return nil, err
 	}
-	sr.Steps, sr.JoinChunks = f.stepsFor(sr, c.infos)
-	all := &fanoutStreams{missing: c.missing, atSteps: sr.Steps != nil}
+	sr.Steps, sr.JoinMS = f.stepsFor(sr, c.infos)
+	all := &fanoutStreams{missing: c.missing, steps: lacking{sr.Steps != nil, sr.JoinMS > 0}}
 	all.ctx, all.cancel = context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	for i, s := range c.stores {
 		one := sr

@@ -84,7 +84,7 @@ type Fanout struct {
 	opts      Options
 	budget    budget
 
-	wholeUntil atomic.Int64 // time in Unix ns until which no samples between steps are left out; see noteOverlap
+	apart, whole pause // chunks are not joined; no samples between steps are left out. See noteOverlap
 }
 
 // New returns a Fanout.

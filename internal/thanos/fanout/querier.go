@@ -93,7 +93,7 @@ func (q *querier) SelectFloats(ctx context.Context, steps *series.Steps, hints *
 		Aggregates:           aggregatesFor(function),
 		Shard:                q.q.r.Shard,
 		Steps:                steps,
-		JoinChunks:           steps != nil,
+		JoinMS:               storeapi.JoinAny,
 	}
 	if sr.SkipChunks { // a series may be in downsampled blocks only
 		sr.MaxResolutionMS = math.MaxInt64
@@ -135,8 +135,8 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 		}
 		endSpan(span, err)
 	}()
-	if k, err = q.read(ctx, sr, v); err == nil && k.atSteps && k.overlapping() {
-		q.q.f.noteOverlap()
+	if k, err = q.read(ctx, sr, v); err == nil && k.steps.samples && k.overlapping() {
+		q.q.f.noteOverlap(k.steps)
 		q.discard(k)
 		sr.Steps = nil
 		k, err = q.read(ctx, sr, v)
@@ -154,7 +154,7 @@ func (q *querier) read(ctx context.Context, sr storeapi.SeriesRequest, v *view) 
 	defer all.close()
 	k, err := collect(ctx, q, all, v)
 	if k != nil {
-		k.atSteps = all.atSteps
+		k.steps = all.steps
 	}
 	return k, err
 }

@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -10,31 +11,53 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// stepsFor returns the steps between which stores may leave out samples, nil if all samples are needed, and whether
-// stores may join what remains of successive chunks.
+// stepsFor returns the steps between which stores may leave out samples, nil if all samples are needed, and which of
+// the remaining chunks stores may join (SeriesRequest.JoinMS).
 //
 // An instant selector uses the last sample at or before each step, and stores of ferula can leave out the others
 // (SeriesRequest.Steps). Chunks of replicas that overlap need all samples: deduplication chooses a replica by the
 // gaps between samples. So all samples are requested if the Info of the stores announces several replicas for the
 // time range. If chunks overlap nevertheless, they are selected again as a whole.
 //
-// Chunks are not joined (SeriesRequest.JoinChunks) if the Info of the stores announces the same data twice: joined
-// chunks of two stores differ if one of the stores has fewer chunks, and different chunks overlap.
-func (f *Fanout) stepsFor(sr storeapi.SeriesRequest, infos []*storeapi.Info) (steps *series.Steps, join bool) {
-	if sr.Steps == nil || f.overlappedLately() || severalReplicas(infos, sr) {
-		return nil, false
+// Only the chunks of one block are joined if the Info of the stores announces the same data twice: joined chunks of two
+// stores differ if one of the stores has fewer of these chunks, and different chunks overlap.
+func (f *Fanout) stepsFor(sr storeapi.SeriesRequest, infos []*storeapi.Info) (steps *series.Steps, joinMS int64) {
+	switch {
+	case sr.Steps == nil || f.whole.on() || severalReplicas(infos, sr):
+		return nil, 0
+	case f.apart.on():
+		return sr.Steps, 0
+	case sameDataTwice(infos, sr):
+		return sr.Steps, min(sr.JoinMS, blockMS)
 	}
-	return sr.Steps, sr.JoinChunks && !sameDataTwice(infos, sr)
+	return sr.Steps, sr.JoinMS
 }
 
-// overlapPause is the time in which all samples are requested after chunks have overlapped, so that not every query
-// reads the stores twice.
+// blockMS is the time range of the shortest blocks. Blocks, and the chunks of a head, end at its multiples.
+const blockMS = 2 * 60 * 60 * 1000
+
+// lacking is what stores may have left out of the chunks of a selection: samples between steps, and the borders of
+// chunks, which they join.
+type lacking struct{ samples, borders bool }
+
+// overlapPause is the time for which a pause holds, so that not every query reads the stores twice.
 const overlapPause = 5 * time.Minute
 
-// noteOverlap notes that chunks overlapped that lack samples.
-func (f *Fanout) noteOverlap() { f.wholeUntil.Store(time.Now().Add(overlapPause).UnixNano()) }
+// pause is an optimization that is off for a while.
+type pause struct{ until atomic.Int64 } // Unix ns
 
-func (f *Fanout) overlappedLately() bool { return time.Now().UnixNano() < f.wholeUntil.Load() }
+func (p *pause) begin()   { p.until.Store(time.Now().Add(overlapPause).UnixNano()) }
+func (p *pause) on() bool { return time.Now().UnixNano() < p.until.Load() }
+
+// noteOverlap notes that chunks overlapped that lack samples. Joined chunks may be the cause: one of two stores with
+// the same data has a part of a block only.
+func (f *Fanout) noteOverlap(l lacking) {
+	if l.borders {
+		f.apart.begin()
+	} else {
+		f.whole.begin()
+	}
+}
 
 // severalReplicas reports whether, by their Info, the stores may have several replicas of a series in the time range of
 // a request.

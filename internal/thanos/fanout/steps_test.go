@@ -1,12 +1,16 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/series"
@@ -60,32 +64,32 @@ func TestQuerier_SelectFloatsAtSteps(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stores   func() []*fakeStore
 		replicas []string
-		want     []bool // requests of the first store; two selections
+		want     []bool // requests of the first store; three selections
 	}{
-		"one store": {func() []*fakeStore { return []*fakeStore{storeOf(t, early, "replica", "a")} }, []string{"replica"}, []bool{true, true}},
+		"one store": {func() []*fakeStore { return []*fakeStore{storeOf(t, early, "replica", "a")} }, []string{"replica"}, []bool{true, true, true}},
 		"one replica in two stores": {func() []*fakeStore {
 			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, late, "replica", "a")}
-		}, []string{"replica"}, []bool{true, true}},
+		}, []string{"replica"}, []bool{true, true, true}},
 		"equal chunks of one replica": {func() []*fakeStore {
 			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "a")}
-		}, []string{"replica"}, []bool{true, true}},
+		}, []string{"replica"}, []bool{true, true, true}},
 		"two replicas": {func() []*fakeStore {
 			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "b")}
-		}, []string{"replica"}, []bool{false, false}},
+		}, []string{"replica"}, []bool{false, false, false}},
 		"two replicas, no deduplication": {func() []*fakeStore {
 			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "b")}
-		}, nil, []bool{true, true}},
+		}, nil, []bool{true, true, true}},
 		"two clusters": {func() []*fakeStore {
 			return []*fakeStore{storeOf(t, early, "cluster", "x", "replica", "a"), storeOf(t, early, "cluster", "y", "replica", "b")}
-		}, []string{"replica"}, []bool{true, true}},
-		"overlapping chunks that no Info announces": {func() []*fakeStore {
+		}, []string{"replica"}, []bool{true, true, true}},
+		"overlapping chunks": {func() []*fakeStore {
 			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, []sample{{t: 1500}, {t: 2500}}, "replica", "a")}
-		}, []string{"replica"}, []bool{true, false, false}}, // repeated as a whole, and then at once
+		}, []string{"replica"}, []bool{true, false, true, false, false}}, // repeated as a whole, first without joining, and then at once
 	} {
 		t.Run(name, func(t *testing.T) {
 			stores := tt.stores()
 			f, _ := newTestFanout(t, Options{}, stores...)
-			for range 2 {
+			for range 3 {
 				if n, err := selectAtSteps(t, f, tt.replicas...); err != nil || n == 0 {
 					t.Fatalf("%d series, %v", n, err)
 				}
@@ -206,29 +210,29 @@ func TestQuerier_SelectFloatsAtStepsWithDownsampledData(t *testing.T) {
 	}
 }
 
-// joins returns whether the requests of a store may join chunks.
-func (f *fakeStore) joins() (may []bool) {
+// joins returns within which spans each request of a store may join chunks.
+func (f *fakeStore) joins() (within []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.requests {
-		may = append(may, r.JoinChunks)
+		within = append(within, r.JoinMS)
 	}
-	return may
+	return within
 }
 
-func TestQuerier_JoinsChunksOfOneStoreOnly(t *testing.T) {
+func TestQuerier_JoinsChunksOfOneBlockIfStoresHaveTheSameData(t *testing.T) {
 	early, late := []sample{{t: 1000}, {t: 2000}}, []sample{{t: 5000}, {t: 6000}}
-	for want, stores := range map[bool][]*fakeStore{
-		true:  {storeOf(t, early, "cluster", "a"), storeOf(t, early, "cluster", "b")},
-		false: {storeOf(t, early, "cluster", "a"), storeOf(t, late, "cluster", "a")},
+	for want, stores := range map[int64][]*fakeStore{
+		storeapi.JoinAny: {storeOf(t, early, "cluster", "a"), storeOf(t, early, "cluster", "b")},
+		blockMS:          {storeOf(t, early, "cluster", "a"), storeOf(t, late, "cluster", "a")},
 	} {
 		f, _ := newTestFanout(t, Options{}, stores...)
 		if n, err := selectAtSteps(t, f); err != nil || n == 0 {
 			t.Fatalf("%d series, %v", n, err)
 		}
 		read(t, f.Queryable(Request{}), 0, 10_000, nil, everything) // not at steps
-		if got := stores[0].joins(); !slices.Equal(got, []bool{want, false}) {
-			t.Errorf("%v, want %t", got, want)
+		if got := stores[0].joins(); !slices.Equal(got, []int64{want, 0}) {
+			t.Errorf("%v, want %d", got, want)
 		}
 	}
 }
@@ -265,5 +269,102 @@ func TestQuerier_ARepeatedSelectionCountsOnce(t *testing.T) {
 	}
 	if want := other.bytes.Load(); bytes != want || q.series.Load() != 1 {
 		t.Errorf("%d bytes and %d series count, want %d and 1", bytes, q.series.Load(), want)
+	}
+}
+
+// sharedBlocks are the chunks of one series in blocks of two hours. Their lengths differ, as where a head was restarted.
+func sharedBlocks(t *testing.T, rng *rand.Rand) (blocks [6][]series.Chunk) {
+	t.Helper()
+	for i := range blocks {
+		from, n := int64(i)*blockMS, 40+rng.IntN(100)
+		var samples []sample
+		for at := from + rng.Int64N(15_000); at < from+blockMS; at += 14_000 + rng.Int64N(2000) {
+			samples = append(samples, sample{t: at, v: rng.Float64()})
+		}
+		for chunk := range slices.Chunk(samples, n) {
+			blocks[i] = append(blocks[i], encode(t, chunk))
+		}
+	}
+	return blocks
+}
+
+// A sidecar and a store gateway have the same blocks for some hours. Their joined chunks are equal, so every query reads
+// them once, and its samples at the steps are those of a store that has all blocks.
+func TestQuerier_JoinedChunksOfSharedBlocksAreEqual(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	set := labels.FromStrings("prometheus", "a")
+	for range 30 {
+		gateway := 1 + rng.IntN(6) // blocks of the gateway, the oldest
+		sidecar := rng.IntN(gateway + 1)
+		part := sidecar < gateway && rng.IntN(4) == 0 // the first block of the sidecar is not whole
+		all := make([]*fakeStore, 3)
+		for i := range all {
+			all[i] = &fakeStore{strips: true, info: storeapi.Info{LabelSets: []labels.Labels{set}, Store: &storeapi.StoreInfo{TimeRange: anyTime, WithoutReplicaLabels: true}}}
+		}
+		for i := range 5 {
+			lset := labels.FromStrings("__name__", "m", "i", fmt.Sprint(i), "prometheus", "a")
+			blocks := sharedBlocks(t, rng)
+			inStore, local, whole := slices.Concat(blocks[:gateway]...), slices.Concat(blocks[sidecar:]...), slices.Concat(blocks[:]...)
+			if part {
+				local = local[1:]
+			}
+			for k, chunks := range [][]series.Chunk{inStore, local, whole} {
+				all[k].series = append(all[k].series, one{labels: lset, chunks: chunks})
+			}
+		}
+		steps := series.Steps{FirstMS: 5*blockMS/2 + rng.Int64N(1e6), LastMS: 5 * blockMS, StepMS: 120_000 + rng.Int64N(400_000)}
+		steps.FirstMS -= rng.Int64N(2 * blockMS)
+		// values reads all series twice at the steps: the value at each, and how many chunks the stores sent.
+		values := func(want []bool, stores ...*fakeStore) (values []float64, chunks int) {
+			var addresses []Address
+			for _, s := range stores {
+				addresses = append(addresses, Address{Name: listen(t, served{s})})
+				s.requests = nil
+			}
+			e := NewEndpoints(EndpointsOptions{Static: addresses, Dial: func(a Address) (Client, error) { return dialStore(a.Name, storeapi.ClientOptions{}) }})
+			e.Update(t.Context())
+			defer e.replace(nil)
+			f := New(e, Options{})
+			for range 2 {
+				values, chunks = nil, 0
+				q, err := f.Queryable(Request{}).Querier(0, 6*blockMS)
+				if err != nil {
+					t.Fatal(err)
+				}
+				selected := q.(series.FloatsSelector).SelectFloats(t.Context(), &steps, &storage.SelectHints{Start: 0, End: 6 * blockMS}, everything)
+				for selected.Next() {
+					points, ok, err := selected.AtFloats().AppendFloats(nil, 0, 6*blockMS)
+					if !ok || err != nil {
+						t.Fatal(ok, err)
+					}
+					chunks += len(selected.At().(*storedSeries).chunks)
+					for at := steps.FirstMS; at <= steps.LastMS; at += steps.StepMS {
+						after, _ := slices.BinarySearchFunc(points, at+1, func(p promql.FPoint, ms int64) int { return cmp.Compare(p.T, ms) })
+						if after > 0 {
+							values = append(values, points[after-1].F)
+						}
+					}
+				}
+				if err := errors.Join(selected.Err(), q.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := stores[0].steps(); !slices.Equal(got, want) {
+				t.Errorf("requests with steps: %v, want %v", got, want)
+			}
+			return values, chunks
+		}
+		requests := []bool{true, true}
+		if part {
+			requests = []bool{true, false, true} // the second without joining
+		}
+		got, chunks := values(requests, all[0], all[1])
+		want, _ := values([]bool{true, true}, all[2])
+		if len(want) == 0 || !slices.Equal(got, want) {
+			t.Fatalf("%d values differ from those of one store, %d", len(got), len(want))
+		}
+		if whole := len(all[2].series[0].chunks); !part && chunks > 5*whole/2 {
+			t.Errorf("%d chunks of 5 series, without joining %d each", chunks, whole)
+		}
 	}
 }

@@ -76,7 +76,7 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		out.Extension = &pb.Extension{BatchSeries: extendedBatch, Deltas: !opts.NoDeltas}
 		if s := r.Steps; s != nil {
 			out.Extension.FirstTime, out.Extension.LastTime, out.Extension.Step = s.FirstMS, s.LastMS, s.StepMS
-			out.Extension.JoinChunks = r.JoinChunks
+			out.Extension.JoinChunks, out.Extension.JoinWithin = r.JoinMS == JoinAny, r.JoinMS
 		}
 	}
 	for _, a := range r.Aggregates {
@@ -120,9 +120,14 @@ func seriesRequestFrom(in *pb.SeriesRequest) (SeriesRequest, error) {
 	}
 	if e := in.Extension; e.GetStep() != 0 {
 		r.Steps = &series.Steps{FirstMS: e.FirstTime, LastMS: e.LastTime, StepMS: e.Step}
-		r.JoinChunks = e.JoinChunks
 		if !r.Steps.Valid() {
 			return r, fmt.Errorf("%w: steps of %d ms from %d to %d", ErrBadRequest, e.Step, e.FirstTime, e.LastTime)
+		}
+		if r.JoinMS = e.JoinWithin; r.JoinMS < 0 {
+			return r, fmt.Errorf("%w: chunks joined within %d ms", ErrBadRequest, r.JoinMS)
+		}
+		if e.JoinChunks {
+			r.JoinMS = JoinAny
 		}
 	}
 	if h := in.QueryHints; h != nil {

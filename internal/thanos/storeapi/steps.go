@@ -16,12 +16,12 @@ const samplesPerStep = 3
 // joinedSamples is the number of samples at which a joined chunk is complete: Prometheus' chunks have as many.
 const joinedSamples = 120
 
-// stepsFilter removes samples that the steps of a request do not need. Unless it joins chunks, what remains of a
-// chunk depends on the chunk and the steps alone: equal chunks of several stores stay equal, and the client can drop
-// all but one of them.
+// stepsFilter removes samples that the steps of a request do not need. What remains of a chunk depends on the steps,
+// the chunk and those joined with it alone: equal chunks of several stores stay equal, and the client can drop all but
+// one of them. Of the chunks that begin in one span of joinMS a store has all or none, if it has whole blocks.
 type stepsFilter struct {
 	steps  series.Steps
-	join   bool
+	joinMS int64          // SeriesRequest.JoinMS
 	points []floats.Point // the needed samples of the chunks that become one
 	data   []byte
 	chunks []series.Chunk
@@ -32,7 +32,7 @@ func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
 	if s.src.Capabilities().ForwardsSteps || r.Steps == nil || r.SkipChunks {
 		return nil
 	}
-	return &stepsFilter{steps: *r.Steps, join: r.JoinChunks}
+	return &stepsFilter{steps: *r.Steps, joinMS: r.JoinMS}
 }
 
 // thin returns chunks with the needed samples. They keep the time ranges of the whole chunks, so that the client sees
@@ -58,7 +58,8 @@ func (f *stepsFilter) thin(chunks []series.Chunk) []series.Chunk {
 // joins reports whether the needed samples of a chunk may be in one chunk with the samples of the chunks before.
 func (f *stepsFilter) joins(before []series.Chunk, c series.Chunk) bool {
 	first, last := before[0], before[len(before)-1]
-	return f.join && len(f.points) < joinedSamples && c.MinMS > last.MaxMS && c.MaxMS-first.MinMS > 0 // or it overflows
+	return f.joinMS > 0 && first.MinMS/f.joinMS == c.MinMS/f.joinMS &&
+		len(f.points) < joinedSamples && c.MinMS > last.MaxMS && c.MaxMS-first.MinMS > 0 // or it overflows
 }
 
 // add adds the needed samples of a chunk. It returns false if the whole chunk must be sent: because it has no

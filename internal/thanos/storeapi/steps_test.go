@@ -174,7 +174,7 @@ func TestServer_JoinsWhatRemainsOfChunks(t *testing.T) {
 	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
 	for _, steps := range []series.Steps{{FirstMS: 0, LastMS: 4e7, StepMS: 180_000}, {FirstMS: 3e6, LastMS: 1e7, StepMS: 1e6}} {
 		request := atSteps(&steps)
-		request.JoinChunks = true
+		request.JoinMS = JoinAny
 		joined, err := read(t, client.Series(context.Background(), request))
 		if err != nil || len(joined) != count {
 			t.Fatalf("%d series, %v", len(joined), err)
@@ -232,7 +232,7 @@ func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
 func TestStepsFilter_JoinsNoChunksOfASeriesWithDownsampledOnes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	chunks := []series.Chunk{gaugeChunk(rng, 0, 150), gaugeChunk(rng, 5e6, 150)}
-	f := &stepsFilter{steps: series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}, join: true}
+	f := &stepsFilter{steps: series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}, joinMS: JoinAny}
 	between := downsampled(series.Chunk{MinMS: 4e6, MaxMS: 4e6, Encoding: chunkenc.EncXOR, Data: []byte("x")}, series.Sum)
 	if joined, apart := len(f.thin(chunks)), len(f.thin([]series.Chunk{chunks[0], between, chunks[1]})); joined != 1 || apart != 3 {
 		t.Errorf("%d and %d chunks, want 1 and 3", joined, apart)

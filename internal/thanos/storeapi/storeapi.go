@@ -26,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -67,6 +68,9 @@ type Hints struct {
 	Grouping        []string
 }
 
+// JoinAny is the JoinMS of a request whose chunks may all be joined.
+const JoinAny = math.MaxInt64
+
 // SeriesRequest selects series. Timestamps are inclusive.
 type SeriesRequest struct {
 	MinMS, MaxMS         int64
@@ -83,10 +87,11 @@ type SeriesRequest struct {
 	// A raw chunk may then lack samples: all but the last of the chunk, and the last at or before each step. nil: no
 	// sample may be lacking.
 	Steps *series.Steps
-	// JoinChunks means, with Steps, that what remains of successive chunks of a series may be one chunk, whose samples
-	// are the last of all and the last at or before each step.
-	JoinChunks bool
-	BytesMax   int64 // of a message and of a series, checked by the client; 0: the client's own limit
+	// JoinMS means, with Steps, that what remains of successive chunks of a series may be one chunk if they begin in the
+	// same span of so many ms, counted from 1970. Its samples are the last of all and the last at or before each step.
+	// 0: no chunks are joined; JoinAny: no chunk begins too late.
+	JoinMS   int64
+	BytesMax int64 // of a message and of a series, checked by the client; 0: the client's own limit
 	// SortBytesMax is the limit of the series that a source sorts again; 0: 256 MiB. It is not sent.
 	SortBytesMax int
 }

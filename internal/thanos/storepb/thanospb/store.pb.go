@@ -1003,7 +1003,9 @@ type Extension struct {
 	Step      int64 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`
 	// With steps: what remains of successive raw float chunks of a series may be one chunk, which
 	// needs the last sample of all only.
-	JoinChunks    bool `protobuf:"varint,6,opt,name=join_chunks,json=joinChunks,proto3" json:"join_chunks,omitempty"`
+	JoinChunks bool `protobuf:"varint,6,opt,name=join_chunks,json=joinChunks,proto3" json:"join_chunks,omitempty"`
+	// With steps: the same for chunks that begin in the same span of so many ms, counted from 1970. 0: none.
+	JoinWithin    int64 `protobuf:"varint,7,opt,name=join_within,json=joinWithin,proto3" json:"join_within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,6 +1080,13 @@ func (x *Extension) GetJoinChunks() bool {
 		return x.JoinChunks
 	}
 	return false
+}
+
+func (x *Extension) GetJoinWithin() int64 {
+	if x != nil {
+		return x.JoinWithin
+	}
+	return 0
 }
 
 type SeriesRequest struct {
@@ -2134,7 +2143,7 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xb7\x01\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xd8\x01\n" +
 	"\tExtension\x12!\n" +
 	"\fbatch_series\x18\x01 \x01(\x03R\vbatchSeries\x12\x16\n" +
 	"\x06deltas\x18\x02 \x01(\bR\x06deltas\x12\x1d\n" +
@@ -2143,7 +2152,9 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"\tlast_time\x18\x04 \x01(\x03R\blastTime\x12\x12\n" +
 	"\x04step\x18\x05 \x01(\x03R\x04step\x12\x1f\n" +
 	"\vjoin_chunks\x18\x06 \x01(\bR\n" +
-	"joinChunks\"\xff\x05\n" +
+	"joinChunks\x12\x1f\n" +
+	"\vjoin_within\x18\a \x01(\x03R\n" +
+	"joinWithin\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +

@@ -69,6 +69,7 @@ type Task struct {
 	NoDeltas  bool // with Extension: do not request deltas
 	Querier   bool // hold all series in the buffers of ferula query, which requests what it always does
 	Noop      bool // move the same messages without encoding or decoding them
+	TLS       bool // between server and client
 	Repeats   int
 	Check     bool // compute the digest of the received series, but do not measure time
 }

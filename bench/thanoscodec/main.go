@@ -17,6 +17,7 @@ import (
 	"os"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	_ "github.com/thanos-io/thanos/pkg/extgrpc" // its gRPC codec
@@ -99,16 +100,24 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if err := w.load(t.File); err != nil {
 		return f, err
 	}
+	serverCreds, clientCreds := insecure.NewCredentials(), insecure.NewCredentials()
+	if t.TLS {
+		theirs, own, err := streams.TLSConfigs()
+		if err != nil {
+			return f, err
+		}
+		serverCreds, clientCreds = credentials.NewTLS(theirs), credentials.NewTLS(own)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return f, err
 	}
-	srv := grpc.NewServer(grpc.MaxSendMsgSize(math.MaxInt32), grpc.MaxRecvMsgSize(math.MaxInt32))
+	srv := grpc.NewServer(grpc.Creds(serverCreds), grpc.MaxSendMsgSize(math.MaxInt32), grpc.MaxRecvMsgSize(math.MaxInt32))
 	storepb.RegisterStoreServer(srv, &server{series: w.series[:min(t.Series, len(w.series))]})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	defer func() { srv.Stop(); <-done }()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(clientCreds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))
 	if err != nil {
 		return f, err
 	}

@@ -107,7 +107,9 @@ func (b *bench) compare(ctx context.Context) error {
 	for _, n := range sampleCounts {
 		want := ""
 		for _, s := range b.sides {
-			tasks := []streams.Task{s.task, {Batch: stores.Batch}, {Batch: 1}}
+			tls := s.task
+			tls.TLS = true
+			tasks := []streams.Task{s.task, tls, {Batch: stores.Batch}, {Batch: 1}}
 			switch s.name {
 			case floor:
 				continue // its client does not decode
@@ -147,6 +149,9 @@ func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samp
 // plainWhat names the reading of ferula without deltas, which sends the same bytes as the floor.
 func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
 
+// tlsWhat names the reading of the default request over TLS.
+func tlsWhat(samples int) string { return streamWhat(samples) + ", TLS" }
+
 // heldWhat and heldAllocWhat name the readings of the client of ferula query.
 func heldWhat(samples int) string { return streamWhat(samples) + ", held by the querier" }
 
@@ -158,15 +163,17 @@ func heldAllocWhat(samples int) string {
 func (b *bench) streams(ctx context.Context, round int) error {
 	for _, n := range sampleCounts {
 		for _, s := range b.sides {
-			for _, what := range []string{streamWhat(n), plainWhat(n), heldWhat(n)} {
+			for _, what := range []string{streamWhat(n), tlsWhat(n), plainWhat(n), heldWhat(n)} {
 				t := s.task
 				switch what {
+				case tlsWhat(n):
+					t.TLS = true
 				case plainWhat(n):
 					t.NoDeltas = true
 				case heldWhat(n):
 					t.Querier = true
 				}
-				if s.name == thanos && t != s.task || s.name == floor && t.Querier {
+				if s.name == thanos && t.NoDeltas || s.name != ferula && t.Querier {
 					continue
 				}
 				f, err := b.do(ctx, s, n, seriesCount, t)
@@ -244,11 +251,12 @@ func (b *bench) conclude() {
 		b.Ratio(fmt.Sprintf("storeapi/series-%d", n), streamWhat(n))
 		b.RatioTo(fmt.Sprintf("storeapi/vs-noop-%d", n), floor, plainWhat(n))
 	}
+	b.Ratio("storeapi/tls-series-100", tlsWhat(100))
 	b.Own("storeapi/allocs-per-series", 1, allocs...)
 	few, many := growthWhat(fewSeries), growthWhat(manySeries)
 	b.Measure("storeapi/growth", area.Over(b.Median(ferula, many), b.Median(ferula, few)), few, many)
 	b.Note(
-		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of 120 samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount),
+		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of 120 samples; server and client in one process, TCP between them, no store, no interceptors, and TLS only in the rows that say so: TLS 1.3, AES-128-GCM, on one connection. CPU is that of both.", seriesCount),
 		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with deltas. Each client converts labels to the engine's type and reads the chunks, then releases them. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
 		"ferula's source holds encoded label sets and consecutive chunks, as the mapped files of a block do. Thanos' source holds encoded messages.",
 		"gRPC alone sends the encoded messages that ferula sends without deltas, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without deltas.",

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/bench/stores"
@@ -104,7 +105,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if t.Noop {
 		return noop(t, held)
 	}
-	c, err := connect(func(s *grpc.Server) {
+	c, err := connect(t.TLS, func(s *grpc.Server) {
 		storeapi.NewServer(&stores.Memory{Times: times, Select: stores.Held(held)}, storeapi.ServerOptions{}).Register(s)
 	}, storeapi.GRPCServerOptions())
 	if err != nil {
@@ -136,15 +137,24 @@ type connection struct {
 	done   chan struct{}
 }
 
-func connect(register func(*grpc.Server), opts []grpc.ServerOption) (*connection, error) {
+// connect starts a server, and a client of it: both with TLS, or both without.
+func connect(withTLS bool, register func(*grpc.Server), opts []grpc.ServerOption) (*connection, error) {
+	server, client := insecure.NewCredentials(), insecure.NewCredentials()
+	if withTLS {
+		theirs, own, err := streams.TLSConfigs()
+		if err != nil {
+			return nil, err
+		}
+		server, client = credentials.NewTLS(theirs), credentials.NewTLS(own)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{server: grpc.NewServer(opts...), done: make(chan struct{})}
+	c := &connection{server: grpc.NewServer(append(opts, grpc.Creds(server))...), done: make(chan struct{})}
 	register(c.server)
 	go func() { defer close(c.done); _ = c.server.Serve(l) }()
-	c.conn, err = grpc.NewClient(l.Addr().String(), append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	c.conn, err = grpc.NewClient(l.Addr().String(), append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(client))...)
 	if err != nil {
 		c.server.Stop()
 		return nil, err

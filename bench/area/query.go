@@ -72,8 +72,8 @@ func (q Query) Complete(m model.Matrix) error {
 		return fmt.Errorf("%s: %w: %d series, want %d", q.What, ErrEmpty, len(m), q.Series)
 	}
 	for _, s := range m {
-		if q.Series > 0 && len(s.Values) != q.Points || len(s.Values) == 0 {
-			return fmt.Errorf("%s: %w: %s has %d points, want %d", q.What, ErrEmpty, s.Metric, len(s.Values), q.Points)
+		if n := len(s.Values) + len(s.Histograms); q.Series > 0 && n != q.Points || n == 0 {
+			return fmt.Errorf("%s: %w: %s has %d points, want %d", q.What, ErrEmpty, s.Metric, n, q.Points)
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func DecodeVector(body []byte) (v model.Vector, err error) {
 }
 
 // SameMatrix returns an error unless two results have the same series, with the same times and values. tolerance is a share
-// of the wanted value: engines of other releases add the values of a sum in another order.
+// of the wanted value: engines of other releases add the values of a sum in another order. It does not hold for histograms.
 func SameMatrix(what string, got, want model.Matrix, tolerance float64) error {
 	if len(want) == 0 {
 		return fmt.Errorf("%s: %w", what, ErrEmpty)
@@ -153,6 +153,12 @@ func SameMatrix(what string, got, want model.Matrix, tolerance float64) error {
 		return fmt.Errorf("%s: %w: %d series, want %d", what, ErrUnequal, len(got), len(want))
 	}
 	for i, s := range want {
+		same := slices.EqualFunc(got[i].Histograms, s.Histograms, func(g, w model.SampleHistogramPair) bool {
+			return g.Timestamp == w.Timestamp && g.Histogram.Equal(w.Histogram)
+		})
+		if !same {
+			return fmt.Errorf("%s: %w: histograms of %s", what, ErrUnequal, s.Metric)
+		}
 		if !got[i].Metric.Equal(s.Metric) || len(got[i].Values) != len(s.Values) {
 			return fmt.Errorf("%s: %w: %s with %d points, want %s with %d",
 				what, ErrUnequal, got[i].Metric, len(got[i].Values), s.Metric, len(s.Values))

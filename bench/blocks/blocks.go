@@ -170,7 +170,12 @@ func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, source
 				n := i % s.Series
 				lset := s.Labels(n)
 				for ; done[i] < s.Samples && s.timeMS(n, done[i]) < slice; done[i]++ {
-					if refs[i], err = app.Append(refs[i], lset, s.timeMS(n, done[i]), sources[i].next()); err != nil {
+					if s.Values == Native {
+						refs[i], err = app.AppendHistogram(refs[i], lset, s.timeMS(n, done[i]), sources[i].histogram(), nil)
+					} else {
+						refs[i], err = app.Append(refs[i], lset, s.timeMS(n, done[i]), sources[i].next())
+					}
+					if err != nil {
 						return fmt.Errorf("series %d: %w", i, err)
 					}
 				}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"github.com/prometheus/prometheus/model/histogram"
 )
 
 // ValueKind is a kind of sample values.
@@ -15,6 +17,7 @@ const (
 	Decimals2 ValueKind = "decimals2" // two decimals; each value differs from the previous one by at most 1.00
 	Integers  ValueKind = "integers"  // 0 to 999
 	Counter   ValueKind = "counter"   // integers that grow by 0 to 99
+	Native    ValueKind = "native"    // native histograms of 20 buckets, whose counts grow by 0 to 9
 	Buckets   ValueKind = "buckets"   // counters of the buckets of a classic histogram, cumulative; for a Spec with Buckets
 )
 
@@ -26,6 +29,7 @@ type source struct {
 	last  float64 // Decimals2 (in hundredths), Counter and Buckets
 
 	bucket, buckets int // Buckets: number of the bucket, and number of buckets
+	counts          [nativeBuckets]int64
 }
 
 // sourceOf returns the source of series number i.
@@ -55,7 +59,7 @@ func newSource(kind ValueKind, seed uint64, series int) source {
 		s.scale = math.Pow10(7 + s.rng.IntN(9))
 	case Decimals2:
 		s.last = float64(s.rng.IntN(100_000))
-	case Integers, Counter, Buckets:
+	case Integers, Counter, Buckets, Native:
 	default:
 		panic(fmt.Sprintf("values of kind %q", kind))
 	}
@@ -79,6 +83,25 @@ func (s *source) next() float64 {
 		s.last += float64(s.rng.IntN(100))
 		return s.last
 	}
+}
+
+const nativeBuckets = 20
+
+// histogram returns the next value of a Native source.
+func (s *source) histogram() *histogram.Histogram {
+	h := &histogram.Histogram{
+		Schema: 3, ZeroThreshold: 1e-128, PositiveSpans: []histogram.Span{{Offset: -nativeBuckets / 2, Length: nativeBuckets}},
+		PositiveBuckets: make([]int64, nativeBuckets),
+	}
+	before := int64(0)
+	for i := range s.counts {
+		s.counts[i] += s.rng.Int64N(10)
+		h.Count += uint64(s.counts[i])
+		h.PositiveBuckets[i], before = s.counts[i]-before, s.counts[i]
+	}
+	s.last += s.rng.Float64()
+	h.Sum = s.last
+	return h
 }
 
 // Sequence returns n values of a kind, for areas that need no blocks. They equal those of

@@ -59,16 +59,7 @@ func pushesOverHTTP(ctx context.Context, b *area.Bench, pushed []series.RawProfi
 }
 
 func pushOverHTTP(ctx context.Context, b *area.Bench, s *server, round int, requests [][]byte, want int64) error {
-	used, err := s.CPUDuring(ctx, func() error {
-		return proc.Parallel(clients, func(c int) error {
-			for i := c; i < len(requests); i += clients {
-				if _, err := s.call(ctx, PushPath, requests[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
+	used, err := s.CPUDuring(ctx, func() error { return s.pushAll(ctx, requests) })
 	if err != nil {
 		return err
 	}
@@ -77,6 +68,18 @@ func pushOverHTTP(ctx context.Context, b *area.Bench, s *server, round int, requ
 	}
 	b.Add(round, ferula, pushHTTPCPU, area.Seconds, used.Seconds()/float64(len(requests)))
 	return nil
+}
+
+// pushAll sends encoded pushes from several clients at once.
+func (s *server) pushAll(ctx context.Context, requests [][]byte) error {
+	return proc.Parallel(clients, func(c int) error {
+		for i := c; i < len(requests); i += clients {
+			if _, err := s.call(ctx, PushPath, requests[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // total requests the flame graph of all profiles, and returns its total bytes.

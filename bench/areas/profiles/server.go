@@ -2,6 +2,7 @@ package profiles
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -27,7 +28,7 @@ const (
 
 // serve calls work while ferula serve runs over a directory of profiles. Its limits of rate and age do not apply to the bench's
 // profiles, and it does not profile itself.
-func serve(ctx context.Context, b *area.Bench, dir string, work func(s *server) error) error {
+func serve(ctx context.Context, b *area.Bench, dir string, work func(s *server) error, flags ...string) error {
 	program, err := b.Program(ctx, peer.Ferula)
 	if err != nil {
 		return err
@@ -35,8 +36,10 @@ func serve(ctx context.Context, b *area.Bench, dir string, work func(s *server) 
 	s := &server{b.Side(ferula, program, ".")}
 	launch := func(*area.Side) (proc.Spec, error) {
 		config := filepath.Join(dir, "prometheus.yml")
-		return program.Serve(s.Log(), dir, config, "--no-profiles.self", "--storage.profiles.retention.time=0s",
-			"--profiles.limit.rate=1GB", "--profiles.limit.burst=1GB", "--profiles.limit.age=20y"), os.WriteFile(config, nil, 0o644)
+		flags = append(flags, "--no-profiles.self", "--storage.profiles.retention.time=0s", "--profiles.limit.rate=1GB",
+			"--profiles.limit.burst=1GB", "--profiles.limit.age=20y")
+		return program.Serve(s.Log(), dir, config, flags...), errors.Join(os.MkdirAll(dir, 0o755),
+			os.WriteFile(config, []byte("global: {external_labels: {cluster: bench}}\n"), 0o644))
 	}
 	return b.With(ctx, launch, func() error { return work(s) }, s.Side)
 }

@@ -26,10 +26,14 @@ const (
 
 // whole measures operations on whole profiles: pushes, bytes and merges.
 func whole(ctx context.Context, b *area.Bench) (err error) {
-	pushed, totals, err := heapPushes(profilesWhole, services)
+	pushed, totals, err := heapPushes(profilesWhole+profilesPushed, services)
 	if err != nil {
 		return err
 	}
+	if err := places(ctx, b, pushed, totals); err != nil {
+		return err
+	}
+	pushed = pushed[:profilesWhole]
 	gz := 0
 	for i := range pushed {
 		gz += len(pushed[i].Raw)

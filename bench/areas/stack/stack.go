@@ -1,10 +1,10 @@
 // Package stack measures a whole read path, from the client to the blocks: goals stack/*, the ratio of the cost of ferula's
 // components to that of Thanos'. It measures the cost in each process and the latency.
 //
-// There are three layouts. In the first, one Prometheus serves all blocks to a sidecar, which serves a querier, which serves
+// There are four layouts. In the first, one Prometheus serves all blocks to a sidecar, which serves a querier, which serves
 // a query frontend. Stacks have the three components of Thanos, with either engine, those of ferula, or one of ferula and two
 // of Thanos. In the second, the older half of the blocks is in a bucket, which a store gateway serves to the querier;
-// Prometheus has the other half. In the third, Prometheus has all blocks, and the bucket all but the newest. Each component is
+// Prometheus has the other half. In the third, Prometheus has all blocks, and the bucket all but the newest. The fourth is the first with native histograms. Each component is
 // a process of Thanos or of ferula, with the same flags. Before the measurement the responses of every stack must equal those
 // of a Prometheus with all blocks. The bytes of a hop are those that the process nearer to the blocks writes. A goal's figure
 // is the worse of the ratios of the first two layouts; overlap-sum-by is the third one's.
@@ -45,6 +45,13 @@ const (
 
 func spec() blocks.Spec { return area.Floats(8) }
 
+// natives are native histograms.
+func natives() blocks.Spec {
+	s := spec()
+	s.Metric, s.Values, s.Series = "bench_native", blocks.Native, 200
+	return s
+}
+
 func whole() area.Query {
 	return area.EightHours("10,000 series x 161 points", "bench_metric", spec().Series)
 }
@@ -55,7 +62,21 @@ func sums() area.Query {
 	return area.EightHours("sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20)
 }
 
-func queries() []area.Query { return []area.Query{whole(), few(), sums()} }
+// queries are the queries of a layout.
+type queries struct {
+	large area.Query
+	few   area.Query   // of few series: for the latency
+	more  []area.Query // whose costs are measured, too
+}
+
+func (q queries) all() []area.Query { return append([]area.Query{q.few, q.large}, q.more...) }
+
+func ofFloats() queries { return queries{whole(), few(), []area.Query{sums()}} }
+
+func ofNatives() queries {
+	return queries{large: area.EightHours("200 native histograms x 161 points", "bench_native", natives().Series),
+		few: area.EightHours("10 native histograms x 161 points", `bench_native{namespace="team-07"}`, 10)}
+}
 
 // Components, from the client to the blocks.
 const (
@@ -71,6 +92,8 @@ var partNames = [parts]string{"query-frontend", "query", "sidecar", "store"}
 // layout is where the blocks are, and the stacks that read them.
 type layout struct {
 	prefix string // of the names of its readings
+	data   blocks.Spec
+	queries
 	bucket string // directory of a bucket; "": there is no store
 	remote int    // number of blocks in the bucket, the oldest
 	gone   int    // number of these that Prometheus no longer has
@@ -101,11 +124,11 @@ func layouts(bucket string) []layout {
 		return []*stack{{name: allThanos}, {name: ownEngine, query: []string{"--query.promql-engine=thanos"}},
 			{name: allFerula, ferula: everyPart}}
 	}
-	return []layout{{stacks: slices.Insert(programs(), 2,
+	return []layout{{data: spec(), queries: ofFloats(), stacks: slices.Insert(programs(), 2,
 		&stack{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
 		&stack{name: "ferula query", ferula: [parts]bool{querier: true}},
 		&stack{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
-	)}, {prefix: withStore, bucket: bucket, remote: 2, gone: 2, stacks: programs()}, {prefix: overlap, bucket: bucket, remote: 3, stacks: programs()}}
+	)}, {prefix: withStore, data: spec(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()}, {prefix: overlap, data: spec(), queries: ofFloats(), bucket: bucket, remote: 3, stacks: programs()}, {prefix: "native histograms: ", data: natives(), queries: ofNatives(), stacks: programs()}}
 }
 
 // bench is one run of the area.
@@ -126,11 +149,11 @@ func run(ctx context.Context, of *area.Bench) error {
 	if b.programs, err = b.Pair(ctx, peer.Thanos); err != nil {
 		return err
 	}
-	from, err := blocks.Ensure(ctx, b.Cache, spec())
-	if err != nil {
-		return err
-	}
 	for _, l := range layouts(filepath.Join(b.Dir, "bucket")) {
+		from, err := blocks.Ensure(ctx, b.Cache, l.data)
+		if err != nil {
+			return err
+		}
 		if err := distribute(from, b.prometheus.TSDBDir(), l); err != nil {
 			return err
 		}
@@ -176,7 +199,7 @@ func distribute(from, data string, l layout) error {
 // layout measures the stacks of a layout in front of Prometheus.
 func (b *bench) layout(ctx context.Context, l layout) error {
 	if l.bucket == "" { // Prometheus has all blocks
-		for _, q := range queries() {
+		for _, q := range l.all() {
 			m, err := matrixOf(ctx, b.prometheus.Server, q)
 			if err != nil {
 				return err
@@ -281,7 +304,7 @@ func (b *bench) measure(ctx context.Context, round int, l layout, s *stack) (err
 		return err
 	}
 	err = proc.Until(ctx, 20*time.Second, 200*time.Millisecond, "the querier has discovered its stores", func() error {
-		return b.compare(ctx, s.parts[querier].Server, few())
+		return b.compare(ctx, s.parts[querier].Server, l.few)
 	})
 	if err != nil {
 		return err
@@ -289,12 +312,12 @@ func (b *bench) measure(ctx context.Context, round int, l layout, s *stack) (err
 	if err := b.peaks(ctx, round, l, s); err != nil {
 		return err
 	}
-	for _, q := range queries() {
+	for _, q := range l.all() {
 		if err := b.compare(ctx, s.parts[frontend].Server, q); err != nil {
 			return err
 		}
 	}
-	for _, q := range []area.Query{whole(), sums()} {
+	for _, q := range append(l.more, l.large) {
 		if err := b.costs(ctx, round, l, s, q); err != nil {
 			return err
 		}
@@ -324,7 +347,7 @@ func (b *bench) peaks(ctx context.Context, round int, l layout, s *stack) error 
 		b.Add(round, s.name, l.prefix+"peak RssAnon: "+p.Name, area.Bytes, float64(g.Peak))
 		total += g.Peak
 		return err
-	}, func() error { _, err := b.send(ctx, s, whole()); return err })
+	}, func() error { _, err := b.send(ctx, s, l.large); return err })
 	b.Add(round, s.name, l.prefix+peakOfAll, area.Bytes, float64(total))
 	return err
 }
@@ -360,7 +383,7 @@ func (b *bench) latency(ctx context.Context, round int, l layout, s *stack, clie
 	took := make([]time.Duration, clients)
 	err := proc.Parallel(clients, func(i int) error {
 		for range queriesPerClient {
-			a, err := b.send(ctx, s, few())
+			a, err := b.send(ctx, s, l.few)
 			if err != nil {
 				return err
 			}
@@ -372,7 +395,7 @@ func (b *bench) latency(ctx context.Context, round int, l layout, s *stack, clie
 	for _, t := range took {
 		sum += t
 	}
-	b.Add(round, s.name, l.prefix+latencyOf(clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
+	b.Add(round, s.name, l.prefix+latencyOf(l.few, clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
 	return err
 }
 
@@ -380,15 +403,15 @@ const peakOfAll = "peak RssAnon: all"
 
 func cpuOfAll(q area.Query) string { return "CPU: " + q.What + ": all" }
 
-func latencyOf(clients int) string {
-	return fmt.Sprintf("latency: %s, %d clients", few().What, clients)
+func latencyOf(q area.Query, clients int) string {
+	return fmt.Sprintf("latency: %s, %d clients", q.What, clients)
 }
 
 // conclude computes the figures of the goals: the cost of ferula's components divided by that of Thanos', in the layout where
 // that is worse.
 func (b *bench) conclude() {
 	for goal, what := range map[string]string{
-		"every-point": cpuOfAll(whole()), "sum-by": cpuOfAll(sums()), "anon": peakOfAll, "latency-16": latencyOf(clientsMax),
+		"every-point": cpuOfAll(whole()), "sum-by": cpuOfAll(sums()), "anon": peakOfAll, "latency-16": latencyOf(few(), clientsMax),
 	} {
 		b.Ratio("stack/"+goal, what, withStore+what)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -302,4 +303,31 @@ func Modules(paths ...string) (found []string) {
 		}
 	}
 	return found
+}
+
+// DuringPushes names the reading of a latency while data are pushed.
+const DuringPushes = ", during pushes"
+
+// LatencyDuring records the mean duration of a request that is sent again and again while work runs, three times at least.
+func (b *Bench) LatencyDuring(ctx context.Context, round int, s *Side, what string, r proc.Request, work func() error) (err error) {
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	sum, n := time.Duration(0), 0
+	for running := true; running || n < 3; n++ {
+		a, failed := s.Get(ctx, r, io.Discard)
+		if failed != nil && running {
+			return errors.Join(failed, <-done)
+		}
+		if err = errors.Join(err, failed); err != nil {
+			return err
+		}
+		sum += a.Elapsed
+		select {
+		case err = <-done:
+			running = false
+		default:
+		}
+	}
+	b.Add(round, s.Name, "latency: "+what, Seconds, sum.Seconds()/float64(n))
+	return err
 }

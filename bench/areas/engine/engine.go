@@ -177,9 +177,21 @@ func measure(ctx context.Context, b *area.Bench, sides []*area.Side, pushed bloc
 				return err
 			}
 		}
-		return nil
+		if pushed.Series == 0 {
+			return nil
+		}
+		last := queries[0]
+		more := pushed // samples after the range of the query
+		more.StartMS, more.Samples = pushed.EndMS()+int64(round-1)*morePushed*pushed.StepMS, morePushed
+		return errors.Join(b.LatencyDuring(ctx, round, s, last.What, last.request(), func() error { return nil }),
+			b.LatencyDuring(ctx, round, s, last.What+area.DuringPushes, last.request(), func() error {
+				return push.Samples(ctx, s.Server, more)
+			}))
 	})
 }
+
+// morePushed is the number of samples of each series that are pushed during queries, in each round. All rounds stay in the head.
+const morePushed = 60
 
 func measureOne(ctx context.Context, b *area.Bench, round int, side string, server *proc.Server, q query) error {
 	return b.Costs(ctx, round, side, server, area.Work{What: q.What, Repeats: q.repeats, Send: func() (proc.Response, error) {
@@ -273,7 +285,7 @@ func conclude(b *area.Bench) {
 		"CPU is that of the server process per query, with the garbage collection that follows. Responses of Prometheus and ferula are equal byte by byte; identity encoding.",
 		fmt.Sprintf("Small queries select ten series; %d in a row are one reading.", smallQueries),
 		"engine/growth compares 2 h of 100,000 series with 2 h of 10,000; growth below 1 MiB counts as 1 MiB.",
-		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write; the last hour is read with a step of 15 s.", recentSpec().Series, recentSpec().Samples),
+		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write; the last hour is read with a step of 15 s. During pushes: each side receives %d later samples of every series meanwhile; latency is the mean of all queries.", recentSpec().Series, recentSpec().Samples, morePushed),
 		"engine/fallback is the share of the evaluations of Prometheus' own scripts that go test ./test/promql reports.",
 		"VictoriaMetrics runs with -search.disableCache on the same samples, sent to /api/v1/import. Its count() equals Prometheus', avg_over_time() within 1e-9; its rate() does not extrapolate and is only checked for its number of series and points.",
 	)

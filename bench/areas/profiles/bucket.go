@@ -73,8 +73,10 @@ func places(ctx context.Context, b *area.Bench, pushed []series.RawProfile, tota
 				return err
 			}
 			err = serve(ctx, b, own("copy"), func(s *server) error {
+				flame := requests[1].request
 				return errors.Join(s.firstAndSecond(ctx, b, round, "blocks on the disk", requests, want),
-					s.whilePushing(ctx, b, round, requests[1].request, later))
+					b.LatencyDuring(ctx, round, s.Side, flameGraph, flame, func() error { return nil }),
+					b.LatencyDuring(ctx, round, s.Side, flameGraph+area.DuringPushes, flame, func() error { return s.pushAll(ctx, later) }))
 			})
 			if err != nil {
 				return err
@@ -125,38 +127,4 @@ func (s *server) firstAndSecond(ctx context.Context, b *area.Bench, round int, w
 		return fmt.Errorf("%w: %d of %d bytes: %v", area.ErrUnequal, got, want, err)
 	}
 	return nil
-}
-
-// whilePushing measures the latency of a request, alone and while profiles are pushed.
-func (s *server) whilePushing(ctx context.Context, b *area.Bench, round int, request proc.Request, pushes [][]byte) error {
-	mean := func(what string, done <-chan struct{}) error {
-		sum, n := time.Duration(0), 0
-		for running := true; running || n < 3; n++ {
-			_, r, err := s.Fetch(ctx, request)
-			if err != nil {
-				return err
-			}
-			sum += r.Elapsed
-			select {
-			case <-done:
-				running = false
-			default:
-			}
-		}
-		b.Add(round, ferula, what, area.Seconds, (sum / time.Duration(n)).Seconds())
-		return nil
-	}
-	pushed := make(chan struct{})
-	close(pushed)
-	if err := mean("latency: "+flameGraph, pushed); err != nil {
-		return err
-	}
-	pushed = make(chan struct{})
-	return proc.Parallel(2, func(i int) error {
-		if i == 0 {
-			return mean("latency: "+flameGraph+", during pushes", pushed)
-		}
-		defer close(pushed)
-		return s.pushAll(ctx, pushes)
-	})
 }

@@ -115,6 +115,7 @@ const (
 
 	withStore = "with a store: "
 	overlap   = "store and sidecar with the same blocks: "
+	native    = "native histograms: "
 )
 
 var everyPart = [parts]bool{true, true, true, true}
@@ -128,7 +129,7 @@ func layouts(bucket string) []layout {
 		&stack{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
 		&stack{name: "ferula query", ferula: [parts]bool{querier: true}},
 		&stack{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
-	)}, {prefix: withStore, data: spec(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()}, {prefix: overlap, data: spec(), queries: ofFloats(), bucket: bucket, remote: 3, stacks: programs()}, {prefix: "native histograms: ", data: natives(), queries: ofNatives(), stacks: programs()}}
+	)}, {prefix: withStore, data: spec(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()}, {prefix: overlap, data: spec(), queries: ofFloats(), bucket: bucket, remote: 3, stacks: programs()}, {prefix: native, data: natives(), queries: ofNatives(), stacks: programs()}}
 }
 
 // bench is one run of the area.
@@ -165,7 +166,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	b.conclude()
 	b.Note(
 		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", spec().Series, whole().Points),
-		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. Rows with \""+overlap+"\": Prometheus has all blocks and the bucket all but the newest, as where a sidecar uploads blocks that Prometheus keeps for a while. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store, where no block is in both; overlap-sum-by is the ratio where the same blocks are in both. \""+ownEngine+"\": Thanos' three with --query.promql-engine=thanos, beside the default, which the ratios are computed from.",
+		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. Rows with \""+overlap+"\": Prometheus has all blocks and the bucket all but the newest, as where a sidecar uploads blocks that Prometheus keeps for a while. Rows with \""+native+"\": "+fmt.Sprint(natives().Series)+" histograms of 20 buckets instead of the floats, in all four protocols: remote read, StoreAPI, JSON, and the frontend's. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store, where no block is in both; overlap-sum-by is the ratio where the same blocks are in both. \""+ownEngine+"\": Thanos' three with --query.promql-engine=thanos, beside the default, which the ratios are computed from.",
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
 		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other. The response is longer than those that ferula's frontend shares between identical requests.", queriesPerClient),
 		"Every round starts the processes of each stack again, one stack after the other.",

@@ -128,7 +128,7 @@ func TestSeveralReplicas_OfUnknownStores(t *testing.T) {
 	}
 }
 
-// Chunks are joined only if no two stores announce the same data.
+// Chunks of several blocks are joined only if no two stores announce the same data.
 func TestSameDataTwice(t *testing.T) {
 	request := storeapi.SeriesRequest{MinMS: 0, MaxMS: 100, WithoutReplicaLabels: []string{"replica"}}
 	type block struct {

@@ -139,6 +139,11 @@ func TestServer_InvalidStepsAreBadRequests(t *testing.T) {
 			t.Errorf("%+v: %v", steps, err)
 		}
 	}
+	r := atSteps(&series.Steps{LastMS: 1, StepMS: 1})
+	r.JoinMS = -1
+	if _, err := read(t, client.Series(context.Background(), r)); !errors.Is(err, ErrBadRequest) {
+		t.Errorf("chunks joined within %d ms: %v", r.JoinMS, err)
+	}
 }
 
 // Joined chunks have the samples that chunks apart have at each step. Chunks that overlap, that have no floats or that are corrupt

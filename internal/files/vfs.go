@@ -86,6 +86,14 @@ func MakeDir(fs FS, path string) error {
 // WriteFile writes a whole file and makes content and name durable. An existing file is
 // replaced atomically.
 func WriteFile(fs FS, path string, content []byte) error {
+	return WriteFileWith(fs, path, func(f File) error {
+		_, err := f.Write(content)
+		return err
+	})
+}
+
+// WriteFileWith is WriteFile for content that write writes. If write fails, the file stays as it was.
+func WriteFileWith(fs FS, path string, write func(File) error) error {
 	tmp := path + ".tmp"
 	if err := removeIfExists(fs, tmp); err != nil {
 		return err
@@ -94,8 +102,7 @@ func WriteFile(fs FS, path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	if err == nil {
+	if err = write(f); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {

@@ -136,10 +136,15 @@ func (s Aggrs) Of(parts []Part) []Part {
 	return kept
 }
 
-// SamplesOf returns the number of samples in the headers of chunks.
+// SamplesOf returns the number of samples in the headers of chunks, and in summaries.
 func SamplesOf(chunks []Chunk) (n int) {
 	var room [PartsMax]Part
 	for i := range chunks {
+		if chunks[i].Encoding == Summarized {
+			s, _ := chunks[i].Summary()
+			n += s.Count
+			continue
+		}
 		parts, _ := chunks[i].AppendParts(room[:0]) // the reader of a corrupt chunk returns the error
 		for _, p := range parts {
 			if len(p.Data) >= 2 {

@@ -118,8 +118,9 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 
 // entryParts has the decoded parts of a series entry.
 type entryParts struct {
-	labels []byte // encoded
-	metas  []chunks.Meta
+	labels  []byte // encoded
+	metas   []chunks.Meta
+	skipped int // chunks before metas
 }
 
 // series decodes the labels of a series and the metas of its chunks that overlap mint to
@@ -140,11 +141,11 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 		}
 		into.labels = labelenc.AppendSymbols(into.labels, name, value)
 	}
-	into.metas, err = chunkMetas(&r, mint, maxt, into.metas)
+	into.metas, into.skipped, err = chunkMetas(&r, mint, maxt, into.metas)
 	return err
 }
 
-func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta, error) {
+func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []chunks.Meta) (_ []chunks.Meta, skipped int, err error) {
 	list := blocks.NewChunks(*r)
 	for list.Next() {
 		c := list.At()
@@ -153,12 +154,14 @@ func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []chunks.Meta) ([]chu
 		}
 		if c.MaxMS >= mint {
 			metas = append(metas, chunks.Meta{Ref: chunks.ChunkRef(c.Ref), MinTime: c.MinMS, MaxTime: c.MaxMS})
+		} else if len(metas) == 0 {
+			skipped++
 		}
 	}
 	if err := list.Err(); err != nil {
-		return metas, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return metas, skipped, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	return metas, nil
+	return metas, skipped, nil
 }
 
 // byteSlice implements the interface that Prometheus' index package reads from.

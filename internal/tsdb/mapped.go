@@ -8,11 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 	"github.com/prometheus/prometheus/tsdb/index"
+
+	"github.com/ferula-io/ferula/internal/blocks/summaries"
 )
 
 // mappedIdle is the minimum time for which the files of a block stay mapped after their last reader was closed. It
@@ -27,6 +30,8 @@ type mapped struct {
 	index    *blockIndex
 	postings *index.Reader // reads the same bytes
 	segments segments
+	// summaries of chunks; nil: none. Its file is one of files, even after it was set to nil.
+	summaries atomic.Pointer[summaries.Reader]
 
 	readers int // guarded by mappings.mu, as is idleAt
 	idleAt  time.Time
@@ -88,6 +93,7 @@ func (m *mapped) close() error {
 // one of three calls: by sweep, after it was idle for mappedIdle; by prune, which every new reader
 // of the store calls, after its block was deleted; or by close, with the store.
 type mappings struct {
+	sides  *sideFiles
 	mu     sync.Mutex
 	byDir  map[string]*mapped
 	timer  *time.Timer
@@ -113,9 +119,19 @@ func (p *mappings) acquire(dir string) (*mapped, error) {
 			p.byDir = map[string]*mapped{}
 		}
 		p.byDir[dir] = m
+		p.sides.attach(dir, m)
 	}
 	m.readers++
 	return m, nil
+}
+
+// attach opens the file with summaries of a block that is mapped already.
+func (p *mappings) attach(dir string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.byDir[dir]; m != nil {
+		p.sides.attach(dir, m)
+	}
 }
 
 // release releases a mapping. gone means that its block is no longer served.

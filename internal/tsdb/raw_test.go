@@ -630,7 +630,7 @@ func FuzzBlockIndex(f *testing.F) {
 		if err := ix.series(ref, 0, 1<<62, &entryParts{}); err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Fatal(err)
 		}
-		_, err = chunkMetas(&blockindex.Varints{Src: content}, 0, 1<<62, nil)
+		_, _, err = chunkMetas(&blockindex.Varints{Src: content}, 0, 1<<62, nil)
 		if err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Fatal(err)
 		}

@@ -66,7 +66,7 @@ func (r *rawBlock) selectSeries(ctx context.Context, opts series.SelectOptions, 
 	if err != nil {
 		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
 	}
-	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts}
+	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts, sums: r.summaries(opts.Summaries)}
 }
 
 // rawSet iterates over the series of a block. Entries are decoded from the mapped index;
@@ -79,7 +79,8 @@ type rawSet struct {
 	entryParts
 	chunks []series.Chunk
 	cuts
-	err error
+	sums *seriesSummaries // nil: none are used
+	err  error
 }
 
 func (s *rawSet) Next() bool {
@@ -116,8 +117,13 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	if s.opts.LabelsOnly {
 		return true, nil
 	}
-	for _, meta := range s.metas {
-		if err := s.chunk(meta); err != nil {
+	if s.sums != nil {
+		s.sums.begin(ref, len(deleted) > 0)
+	}
+	for i, meta := range s.metas {
+		if s.sums != nil && s.sums.find(s.skipped+i, meta) {
+			s.chunks = append(s.chunks, s.sums.chunk(meta))
+		} else if err := s.chunk(meta); err != nil {
 			return false, fmt.Errorf("chunk %d: %w", meta.Ref, err)
 		}
 	}
@@ -133,8 +139,7 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	if !chunkenc.IsValidEncoding(chunkenc.Encoding(encoding)) {
 		return fmt.Errorf("%w: unknown encoding %d", ErrCorrupt, encoding)
 	}
-	c := series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Mapped: true,
-		Data: data}
+	c := chunkOf(meta, encoding, data)
 	if s.overlap(c) {
 		var ok bool
 		if c, ok, err = s.cut(c); err != nil || !ok {
@@ -144,6 +149,11 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	}
 	s.chunks = append(s.chunks, c)
 	return nil
+}
+
+func chunkOf(meta chunks.Meta, encoding byte, data []byte) series.Chunk {
+	return series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Mapped: true,
+		Data: data}
 }
 
 func (s *rawSet) Labels() []byte                  { return s.labels }

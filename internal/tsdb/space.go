@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -119,19 +120,25 @@ func (g *writeGuard) refusal() error {
 	if until := g.plenty.Load(); now < until && now > until-int64(plentyFor) {
 		return nil
 	}
-	free, total, err := g.free(g.dir)
-	if err != nil {
-		return nil // the write itself returns the error of the directory
-	}
-	reserve := g.reserved(total)
-	if free-reserve >= plentyBytes {
+	spare, err := g.spare()
+	if spare >= plentyBytes {
 		g.plenty.Store(now + int64(plentyFor))
 	}
+	return err
+}
+
+// spare returns the free space above the reserve; an ErrNoSpace if it is negative. Without a check it is without limit.
+func (g *writeGuard) spare() (bytes int64, err error) {
+	free, total, err := g.free(g.dir)
+	if err != nil || g.reserve < 0 {
+		return math.MaxInt64, nil // the write itself returns the error of the directory
+	}
+	reserve := g.reserved(total)
 	if free < reserve {
-		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions "+
+		err = fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions "+
 			"(--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
 	}
-	return nil
+	return free - reserve, err
 }
 
 // AwaitSpace waits until the disk has space for a replay of the write-ahead log, which may write chunks of the head. If

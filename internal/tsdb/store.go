@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ import (
 	"github.com/prometheus/prometheus/util/compression"
 	"github.com/prometheus/prometheus/util/runtime"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -256,6 +258,7 @@ type Store struct {
 
 	writes wlog.WriteNotified // notified of every commit; may be nil
 
+	sides     sideFiles  // summaries of the chunks of blocks
 	mappings  mappings   // of blocks that are read through RawQuerier
 	orders    headOrders // of selections of the head through RawQuerier
 	iterators iteratorTypes
@@ -284,6 +287,8 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 		return nil
 	}
 	s.guard = newWriteGuard(opts.Dir, opts.FreeBytesMin, head)
+	s.sides = sideFiles{store: s, fs: files.Disk{}, dir: filepath.Join(opts.Dir, summariesDir)}
+	s.mappings.sides = &s.sides
 	s.gate = &lateGate{rangeMS: s.opts.MinBlockDuration.Milliseconds(), head: head}
 	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
 		logger.Warn("Ignoring storage.tsdb.retention.size, because storage.tsdb.retention.percentage is specified")
@@ -319,6 +324,8 @@ func (s *Store) Open() error {
 		db.SetWriteNotified(s.writes)
 	}
 	s.registerBounds(db)
+	s.sides.register(s.own)
+	s.sides.start()
 	s.db.Store(db)
 	return nil
 }
@@ -366,6 +373,7 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) close(db *tsdb.DB) error {
+	s.sides.stop()
 	if err := errors.Join(db.Close(), s.mappings.close()); err != nil {
 		return fmt.Errorf("close database in %s: %w", s.opts.Dir, err)
 	}

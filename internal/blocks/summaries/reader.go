@@ -182,8 +182,8 @@ func (s *Series) pair() (x, y uint64) {
 	return x, y
 }
 
-// At returns the current summary. Without samples it means that the chunk has none.
-func (s *Series) At() series.Summary { return s.s }
+// At returns the current summary, borrowed until Next. Without samples it means that the chunk has none.
+func (s *Series) At() *series.Summary { return &s.s }
 
 // Err returns the error after which Next returned false, an ErrCorrupt; nil at the end.
 func (s *Series) Err() error { return s.err }

@@ -126,8 +126,8 @@ func checkSeries(t *testing.T, c *Cursor, ref uint64, want []series.Summary) {
 		if !s.Next() {
 			t.Fatalf("series %d ends before chunk %d: %v", ref, i, s.Err())
 		}
-		if !equal(s.At(), one) {
-			t.Fatalf("series %d, chunk %d: %+v, not %+v", ref, i, s.At(), one)
+		if !equal(*s.At(), one) {
+			t.Fatalf("series %d, chunk %d: %+v, not %+v", ref, i, *s.At(), one)
 		}
 	}
 	if s.Next() || s.Err() != nil {

@@ -1,0 +1,326 @@
+package columns_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	promtsdb "github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/promql/columns"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/xor"
+	"github.com/ferula-io/ferula/internal/tsdb"
+)
+
+var queriesFlag = flag.Int("queries", 600, "random queries of TestEngine_ReturnsTheSameFromSummaries")
+
+// summarized is a store that returns the summary of a chunk wherever one is enough, except those of share chunks of 8.
+type summarized struct {
+	*tsdb.Store
+	without uint64
+	counts  *summaryCounts
+}
+
+type summaryCounts struct{ selections, asked, summaries, decoded atomic.Int64 }
+
+func (s summarized) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	q, err := s.Store.RawQuerier(ctx, mint, maxt)
+	return summarizedQuerier{q, s}, err
+}
+
+type summarizedQuerier struct {
+	series.Querier
+	of summarized
+}
+
+func (q summarizedQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	asked := opts.Summaries
+	opts.Summaries = nil
+	set := q.Querier.Select(ctx, opts, matchers...)
+	q.of.counts.selections.Add(1)
+	if asked == nil {
+		return set
+	}
+	q.of.counts.asked.Add(1)
+	return &summarizedSet{Set: set, of: q.of, asked: asked}
+}
+
+type summarizedSet struct {
+	series.Set
+	of     summarized
+	asked  *series.Summaries
+	chunks []series.Chunk
+	data   []byte
+}
+
+func (s *summarizedSet) Next() bool {
+	clear(s.data) // the engine must not keep it
+	s.chunks, s.data = s.chunks[:0], nil
+	if !s.Set.Next() {
+		return false
+	}
+	for _, c := range s.Set.Chunks() {
+		if short, ok := s.summary(c); ok {
+			from := len(s.data)
+			s.data = append(s.data, short...)
+			c = series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: series.Summarized, Data: s.data[from:len(s.data):len(s.data)]}
+			s.of.counts.summaries.Add(1)
+		} else {
+			s.of.counts.decoded.Add(1)
+		}
+		s.chunks = append(s.chunks, c)
+	}
+	return true
+}
+
+func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
+	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without || !s.asked.Whole(c.MinMS, c.MaxMS) {
+		return nil, false
+	}
+	points, err := xor.AppendPoints([]promql.FPoint(nil), c.Data, xor.Ascending)
+	if err != nil || len(points) == 0 || points[0].T != c.MinMS || points[len(points)-1].T != c.MaxMS {
+		return nil, false // the last chunk of the head has no exact times
+	}
+	sum, ok := series.SummaryOf(points)
+	return series.AppendSummary(nil, sum), ok && !(s.asked.Rising && sum.Falls)
+}
+
+func (s *summarizedSet) Chunks() []series.Chunk { return s.chunks }
+
+// newSummaryWorld returns a store of hours of samples in chunks of some samples.
+func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store {
+	t.Helper()
+	opts := promtsdb.DefaultOptions()
+	opts.NoLockfile, opts.SamplesPerChunk = true, samplesOfChunk
+	dir := t.TempDir()
+	db, err := promtsdb.Open(dir, slog.New(slog.DiscardHandler), nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.DisableCompactions()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	odd := []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e308, -1e308, 5e-324, 1, math.Float64frombits(value.StaleNaN)}
+	const end = beginMS + 6*hourMS
+	type one struct {
+		name             string
+		oddIn            int
+		step, next, last int64
+		sum              float64
+	}
+	var all []*one
+	for i := range 12 {
+		s := &one{name: fmt.Sprintf(`%s{i="%d",k="%d"}`, []string{"c_total", "g", "n"}[i%3], i, i%2), oddIn: []int{1 << 40, 100, 1000}[rng.IntN(3)],
+			step: []int64{15_000, 15_000, 30_000, 60_000, 7_001, 300_000}[rng.IntN(6)], next: beginMS + []int64{0, 0, 1, 137, hourMS}[rng.IntN(5)]}
+		if s.step < 10_000 {
+			s.next += 4 * hourMS
+		}
+		all = append(all, s)
+	}
+	for to := beginMS + hourMS/2; to <= end; to += hourMS / 2 { // all series together: the head takes no samples that are much older than its last
+		for i, s := range all {
+			from := s.next
+			s.next += (max(0, to-from) + s.step - 1) / s.step * s.step
+			appendSamples(t, db, s.name, from, to, s.step, func(_ int, ts int64) (float64, bool) {
+				switch rng.IntN(300) {
+				case 0:
+					s.sum = rng.Float64()
+				case 1:
+					s.last = ts + rng.Int64N(100)*s.step // a gap
+				}
+				if rng.IntN(s.oddIn) == 0 {
+					return odd[rng.IntN(len(odd))], true
+				}
+				s.sum += math.Floor(rng.Float64() * 3)
+				switch i % 3 {
+				case 0:
+					return s.sum * 1.1, ts >= s.last
+				case 1:
+					return (rng.Float64() - 0.5) * math.Pow(10, float64(rng.IntN(12))), ts >= s.last
+				}
+				return float64(rng.IntN(3) - 1), ts >= s.last
+			})
+		}
+	}
+	for i := range int64(2) {
+		if err := db.CompactHead(promtsdb.NewRangeHead(db.Head(), beginMS+i*2*hourMS, beginMS+(i+1)*2*hourMS-1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return openStore(t, dir)
+}
+
+// random makes queries.
+type random struct{ *rand.Rand }
+
+func (r random) of(all ...string) string { return all[r.IntN(len(all))] }
+
+func (r random) duration() string {
+	if r.IntN(3) == 0 {
+		return fmt.Sprintf("%dms", 1+r.Int64N(int64(1)<<(10+r.IntN(15))))
+	}
+	return r.of("15s", "1m", "5m", "10m", "20m", "30m", "1h", "90m", "2h", "3h", "6h", "10h")
+}
+
+// modifiers returns offset and @.
+func (r random) modifiers() (m string) {
+	switch r.IntN(5) {
+	case 0:
+		m = " offset " + r.of("", "-") + r.duration()
+	case 1:
+		m = fmt.Sprintf(" @ %d", (beginMS+r.Int64N(7*hourMS))/1000)
+	case 2:
+		m = r.of(" @ start()", " @ end()", " @ start() offset 7m", " @ end() offset -1h", "", "", "")
+	}
+	return m
+}
+
+func (r random) series() string {
+	return r.of("c_total", "g", "n", `{__name__=~"c_total|g|n"}`, `c_total{k="1"}`, `g{i!="4"}`)
+}
+
+func (r random) vector(depth int) string {
+	if depth > 0 {
+		switch r.IntN(9) {
+		case 0:
+			return fmt.Sprintf("%s(%s)", r.of("sum", "sum by (k)", "avg without (i)", "topk by (k) (1,", "count", "-", "quantile(0.3,", "stddev"), r.vector(depth-1))
+		case 1:
+			return fmt.Sprintf("%s((%s)[%s:%s]%s)", r.of("rate", "max_over_time", "sum_over_time", "last_over_time", "changes"), r.vector(depth-1), r.of("20m", "1h", "2h"), r.of("1m", "5m", "20m", "47m"), r.modifiers())
+		case 2:
+			return fmt.Sprintf("%s %s %s", r.vector(depth-1), r.of("+ on (i, k, x)", "/ ignoring (__name__)", "and", "or", "> bool"), r.vector(depth-1))
+		}
+	}
+	switch r.IntN(6) {
+	case 0:
+		return r.series() + r.modifiers()
+	case 1:
+		return r.of("timestamp", "abs", "") + "(" + r.series() + r.modifiers() + ")"
+	}
+	function := r.of("rate", "increase", "delta", "min_over_time", "max_over_time", "count_over_time", "last_over_time", "first_over_time",
+		"present_over_time", "absent_over_time", "changes", "resets", "ts_of_first_over_time", "ts_of_last_over_time",
+		"rate", "increase", "irate", "idelta", "sum_over_time", "avg_over_time", "deriv", "ts_of_max_over_time", "quantile_over_time")
+	selected := r.series() + "[" + r.duration() + "]" + r.modifiers()
+	if function == "quantile_over_time" {
+		selected = "0.3, " + selected
+	}
+	return function + "(" + selected + ")"
+}
+
+func (r random) request() request {
+	q := request{query: r.vector(2), start: beginMS + r.Int64N(7*hourMS), perStep: r.IntN(2) == 0}
+	if r.IntN(3) > 0 {
+		q.start -= q.start % 15_000
+	}
+	if q.end = q.start; r.IntN(5) > 0 {
+		steps := []time.Duration{15 * time.Second, time.Minute, 5 * time.Minute, 20 * time.Minute, time.Hour, 3 * time.Hour, time.Duration(1 + r.IntN(1<<23))}
+		q.step = steps[r.IntN(len(steps))]
+		if q.step < time.Second {
+			q.step *= time.Millisecond
+			q.step = max(q.step, 10*time.Second)
+		}
+		q.end += r.Int64N(40 * q.step.Milliseconds())
+	}
+	return q
+}
+
+func sorted(result string) string {
+	lines := strings.Split(result, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
+	counts, own, all := &summaryCounts{}, 0, 0
+	for world, samplesOfChunk := range []int{1, 2, 5, 20, 120} {
+		store := newSummaryWorld(t, uint64(world), samplesOfChunk)
+		rng := random{rand.New(rand.NewPCG(uint64(world), 2))}
+		for range *queriesFlag / 5 {
+			opts := engineOpts(50_000_000)
+			opts.EnableDelayedNameRemoval = rng.IntN(4) == 0
+			r := rng.request()
+			want, _ := r.run(t, promql.NewEngine(opts), store)
+			if rng.IntN(4) == 0 { // at the limit
+				var total, read, peak int
+				if _, err := fmt.Sscanf(want[strings.LastIndex(want, "samples ")+1:], "amples %d read %d peak %d", &total, &read, &peak); err == nil && peak > 1 {
+					opts.MaxSamples = peak - rng.IntN(2)*(1+rng.IntN(peak-1))
+					want, _ = r.run(t, promql.NewEngine(opts), store)
+				}
+			}
+			from := summarized{store, []uint64{0, 0, 4}[rng.IntN(3)], counts}
+			engine := columns.New(optionsOf(opts))
+			if rng.IntN(2) == 0 {
+				engine = helped(opts, 2)
+			}
+			if rng.IntN(4) > 0 {
+				engine = columns.Summarizing(engine)
+			}
+			got, by := r.run(t, engine, from)
+			if all++; by != "columns" { // the order in which Prometheus adds some series is random
+				continue
+			}
+			own++
+			if without, _ := r.run(t, engine, store); got != without {
+				t.Fatalf("world %d, limit %d: %s by %s without summaries: %s", world, opts.MaxSamples, r, by, difference(got, without))
+			}
+			for try := 0; try < 30 && sorted(got) != sorted(want); try++ { // the order of some of Prometheus' series is random
+				want, _ = r.run(t, promql.NewEngine(opts), store)
+			}
+			if sorted(got) != sorted(want) {
+				t.Fatalf("world %d, limit %d: %s by %s: %s", world, opts.MaxSamples, r, by, difference(got, want))
+			}
+		}
+	}
+	t.Logf("%d of %d queries by columns; %d of %d selections ask, %d summaries, %d decoded", own, all, counts.asked.Load(),
+		counts.selections.Load(), counts.summaries.Load(), counts.decoded.Load())
+	if own < all*7/10 || counts.summaries.Load() < counts.decoded.Load()/2 {
+		t.Error("too few")
+	}
+}
+
+// A long range is read from summaries, a short one is not, with the windows of a dashboard.
+func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
+	store := newSummaryWorld(t, 9, 120)
+	_, engine := newEngines(50_000_000)
+	for _, c := range []struct {
+		query    string
+		step     time.Duration
+		asks     bool
+		mostRead int64 // chunks that are not summaries
+	}{
+		{`sum(rate(c_total[1h]))`, time.Hour, true, 40}, {`rate(c_total[6h])`, 0, true, 30}, {`g`, time.Hour, true, 40},
+		{`sum_over_time(g[1m])`, time.Hour, true, 40}, {`irate(g[5m])`, 2 * time.Hour, true, 30}, {`max_over_time(n[2h])`, time.Hour, true, 40},
+		{`sum(rate(c_total[5m]))`, time.Minute, false, 0}, {`g`, 5 * time.Minute, false, 0}, {`g`, 0, false, 0}, {`sum_over_time(g[1h])`, time.Hour, false, 0},
+	} {
+		counts := &summaryCounts{}
+		r := request{query: c.query, start: beginMS + 6*hourMS, end: beginMS + 6*hourMS, step: c.step}
+		if c.step > 0 {
+			r.start = beginMS + hourMS
+		}
+		want, _ := r.run(t, promql.NewEngine(engineOpts(50_000_000)), store)
+		got, by := r.run(t, engine, summarized{store, 0, counts})
+		if by != "columns" || got != want {
+			t.Errorf("%s by %s: %s", r, by, difference(got, want))
+		}
+		if asks := counts.asked.Load() > 0; asks != c.asks || asks && (counts.decoded.Load() > c.mostRead || counts.summaries.Load() == 0) {
+			t.Errorf("%s: asks %v, %d summaries, %d decoded", r, asks, counts.summaries.Load(), counts.decoded.Load())
+		}
+	}
+}
+
+var _ storage.Queryable = summarized{}

@@ -7,6 +7,7 @@
 package blocks
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -28,7 +29,6 @@ const formatVersion = 1
 const (
 	hourMS          = 3600_000
 	blockMS         = 2 * hourMS
-	sliceMS         = blockMS / 4
 	seriesPerCommit = 1000
 	seriesPerPod    = 10 // default of Spec.PerPod
 )
@@ -45,11 +45,13 @@ type Spec struct {
 	Series  int
 	Samples int   // number of samples of each series
 	StepMS  int64 // scrape interval
-	StartMS int64 // start of the first block, a multiple of 2 h; no sample is earlier
+	StartMS int64 // start of the first block, a multiple of its range; no sample is earlier
 	Seed    uint64
 
 	Second string `json:",omitempty"` // name of a second metric with as many series, the same labels and other values
 	PerPod int    `json:",omitempty"` // number of series of a pod, which have the same instance; 10 if 0
+
+	BlockMS int64 `json:",omitempty"` // range of a block; 2 h if 0
 
 	Buckets int `json:",omitempty"` // buckets of a classic histogram, consecutive series with the label le; 0 for none
 }
@@ -145,8 +147,9 @@ func write(ctx context.Context, dir string, s Spec) error {
 		sources[i] = s.sourceOf(i)
 	}
 	done := make([]int, len(sources)) // number of samples written of each series
-	for start := s.StartMS; start < s.EndMS(); start += blockMS {
-		if err := writeBlock(ctx, dir, specs, start+blockMS, sources, done); err != nil {
+	rangeMS := cmp.Or(s.BlockMS, blockMS)
+	for start := s.StartMS; start < s.EndMS(); start += rangeMS {
+		if err := writeBlock(ctx, dir, specs, rangeMS, start+rangeMS, sources, done); err != nil {
 			return err
 		}
 	}
@@ -155,14 +158,14 @@ func write(ctx context.Context, dir string, s Spec) error {
 
 // writeBlock writes the samples before end that are not written yet. It writes them one short time range after the other,
 // because the head of the block writer rejects samples that are older than its newest one by more than half a block.
-func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, sources []source, done []int) error {
-	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, blockMS)
+func writeBlock(ctx context.Context, dir string, specs []Spec, rangeMS, end int64, sources []source, done []int) error {
+	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, rangeMS)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 	refs := make([]storage.SeriesRef, len(sources))
-	for slice := end - blockMS + sliceMS; slice <= end; slice += sliceMS {
+	for slice := end - rangeMS*3/4; slice <= end; slice += rangeMS / 4 {
 		for from := 0; from < len(sources); from += seriesPerCommit {
 			app := w.Appender(ctx)
 			for i := from; i < min(from+seriesPerCommit, len(sources)); i++ {

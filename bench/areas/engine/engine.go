@@ -145,6 +145,9 @@ func run(ctx context.Context, b *area.Bench) error {
 	if err := memory(ctx, b, sides); err != nil {
 		return err
 	}
+	if err := year(ctx, b, sides); err != nil {
+		return err
+	}
 	if err := overVictoria(ctx, b, sides[0]); err != nil {
 		return err
 	}
@@ -275,6 +278,7 @@ func conclude(b *area.Bench) {
 	many, few := area.GrowthOf+growthMany, area.GrowthOf+growthFew
 	b.Measure("engine/growth", max(b.Median(ferula, many), area.MiB)/max(b.Median(ferula, few), area.MiB), many, few)
 	b.Own("engine/fallback", 1, fallbackShare)
+	concludeYear(b)
 	var whats []string
 	for _, q := range third {
 		whats = append(whats, "CPU: "+q.What)

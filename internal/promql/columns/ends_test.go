@@ -11,7 +11,7 @@ import (
 // unread is a source that must not be read.
 type unread struct{ t *testing.T }
 
-func (u unread) sel(context.Context, *selector) pointsSet {
+func (u unread) sel(context.Context, *selector, *cover) pointsSet {
 	u.t.Error("selected")
 	return nil
 }

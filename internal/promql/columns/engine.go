@@ -45,12 +45,15 @@ type Engine struct {
 	// A selection uses workers after it has read alone series and computed stepsAlone steps on the goroutine of the
 	// query. together is the limit of series in a batch of a worker. Tests change these values.
 	alone, stepsAlone, together int
+	gapLeastMS                  int64
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
 // New returns an engine.
-func New(opts Options) *Engine { return &Engine{opts, seriesAlone, stepsAlone, batchSeries} }
+func New(opts Options) *Engine {
+	return &Engine{opts, seriesAlone, stepsAlone, batchSeries, gapLeastMS}
+}
 
 // NewInstantQuery implements promql.QueryEngine.
 func (e *Engine) NewInstantQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, qs string,

@@ -5,3 +5,9 @@ func Eager(e *Engine) *Engine {
 	e.alone, e.stepsAlone, e.together = 1, 1, 2
 	return e
 }
+
+// Summarizing lets an engine ask for summaries however short the windows are.
+func Summarizing(e *Engine) *Engine {
+	e.gapLeastMS = 0
+	return e
+}

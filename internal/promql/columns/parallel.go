@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql"
 
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -61,8 +60,9 @@ type seriesBatch struct {
 	size   int             // number of series
 	items  []item          // results, by series
 
-	compute func(*item, []promql.FPoint)
-	points  []promql.FPoint // of the series being computed
+	compute func(*item, decoded)
+	cover   *cover
+	of      decoded // the series being computed
 	builder labels.ScratchBuilder
 	lent    bool // the labels of items are valid only until the next call of read
 }
@@ -100,12 +100,12 @@ func (s *rawSet) keep(b *seriesBatch) {
 
 func (s *floatsSet) keep(b *seriesBatch) { b.floats = append(b.floats, s.floats.AtFloats()) }
 
-// at decodes series i: its labels into the item, its points into b.points.
+// at decodes series i: its labels into the item, its points into b.of.
 func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
+	b.of.reset()
 	if len(b.floats) > 0 {
 		it.metric = b.floats[i].Labels()
-		b.points, err = appendFloats(b.points[:0], b.floats[i], mint, maxt)
-		return err
+		return appendFloats(&b.of, b.floats[i], mint, maxt)
 	}
 	var from batchEnds
 	if i > 0 {
@@ -118,8 +118,7 @@ func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
 	if it.metric, err = metricOf(b.labels[from.labels:b.ends[i].labels], builder, b.lent); err != nil {
 		return err
 	}
-	b.points, err = appendPoints(b.points[:0], b.chunks[from.chunks:b.ends[i].chunks], mint, maxt)
-	return err
+	return b.cover.decode(&b.of, b.chunks[from.chunks:b.ends[i].chunks], mint, maxt)
 }
 
 // computeAll computes the items of all series, up to the first that has an error. A series with
@@ -139,18 +138,18 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 		} else if it.unread != nil {
 			return
 		}
-		points := series.Within(b.points, mint, maxt)
-		if it.samples = len(points); it.samples > 0 {
-			b.compute(it, points)
+		of := b.of.within(mint, maxt)
+		if it.samples = len(of.points); it.samples > 0 {
+			b.compute(it, of)
 		}
 	}
 }
 
 // eachParallel does work for the rest of a set, on this goroutine and on free workers.
-func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries) error {
+func (s *selector) eachParallel(ev *evaluation, set batchSource, cover *cover, work perSeries) error {
 	err := Run(ev.engine.opts.Workers, Stage[*seriesBatch]{
 		New: func() *seriesBatch {
-			return &seriesBatch{compute: work.compute(), builder: labels.NewScratchBuilder(16), lent: s.lent}
+			return &seriesBatch{compute: work.compute(), cover: cover, builder: labels.NewScratchBuilder(16), lent: s.lent}
 		},
 		Read:    func(b *seriesBatch) bool { return b.read(ev, set) },
 		Compute: func(b *seriesBatch) { b.computeAll(ev, s.hints.Start, s.hints.End) },

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
@@ -31,7 +30,8 @@ var errReadTwice = errors.New("a selector is read that was not selected, or for 
 
 // source reads the series of selectors from the storage. sel returns the series of one selector.
 type source interface {
-	sel(ctx context.Context, s *selector) pointsSet
+	// Of a chunk that cover does not need it reads no samples; nil: it reads all chunks.
+	sel(ctx context.Context, s *selector, cover *cover) pointsSet
 	close() error
 }
 
@@ -41,7 +41,7 @@ type pointsSet interface {
 	labels() (labels.Labels, error)
 	// points appends the samples of the current series from mint to maxt (ms, inclusive), stale markers included. It may
 	// append samples outside that range, too.
-	points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error)
+	points(to *decoded, mint, maxt int64) error
 	// series returns the current series after points returned errHistograms.
 	series() storage.Series
 	err() error
@@ -80,7 +80,7 @@ func newSamplesSource(ctx context.Context, querier storage.Querier, all []select
 func (s samplesSource) close() error { return s.querier.Close() }
 
 // sel implements source. It returns the series of the selection that newSamplesSource has made.
-func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
+func (s samplesSource) sel(_ context.Context, of *selector, _ *cover) pointsSet {
 	set := s.selected[of.vs]
 	if set == nil {
 		return &samplesSet{SeriesSet: storage.ErrSeriesSet(errReadTwice)}
@@ -95,17 +95,18 @@ type floatsSet struct {
 	floats series.FloatsSet
 }
 
-func (s *floatsSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+func (s *floatsSet) points(to *decoded, mint, maxt int64) error {
 	return appendFloats(to, s.floats.AtFloats(), mint, maxt)
 }
 
 // appendFloats appends the samples of a series, or returns errHistograms.
-func appendFloats(to []promql.FPoint, from series.Floats, mint, maxt int64) ([]promql.FPoint, error) {
-	to, ok, err := from.AppendFloats(to, mint, maxt)
-	if err == nil && !ok {
+func appendFloats(to *decoded, from series.Floats, mint, maxt int64) error {
+	var ok bool
+	var err error
+	if to.points, ok, err = from.AppendFloats(to.points, mint, maxt); err == nil && !ok {
 		err = errHistograms
 	}
-	return to, err
+	return err
 }
 
 // samplesSet reads the samples of a series through the iterator of the series.
@@ -125,19 +126,19 @@ func (s *samplesSet) next() bool {
 
 func (s *samplesSet) labels() (labels.Labels, error) { return s.current.Labels(), nil }
 
-func (s *samplesSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+func (s *samplesSet) points(to *decoded, mint, maxt int64) error {
 	s.iter = s.current.Iterator(s.iter)
 	for kind := s.iter.Seek(mint); kind != chunkenc.ValNone; kind = s.iter.Next() {
-		if kind != chunkenc.ValFloat || len(to) == pointsMax {
-			return to, errHistograms
+		if kind != chunkenc.ValFloat || len(to.points) == pointsMax {
+			return errHistograms
 		}
 		t, f := s.iter.At()
 		if t > maxt {
 			break
 		}
-		to = append(to, promql.FPoint{T: t, F: f})
+		to.points = append(to.points, promql.FPoint{T: t, F: f})
 	}
-	return to, s.iter.Err()
+	return s.iter.Err()
 }
 
 func (s *samplesSet) series() storage.Series { return s.current }
@@ -153,19 +154,3 @@ func expanding(err error) error {
 }
 
 func (s *samplesSet) warnings() annotations.Annotations { return s.Warnings() }
-
-// withoutStale removes stale markers, in place.
-func withoutStale(points []promql.FPoint) []promql.FPoint {
-	for i := range points {
-		if value.IsStaleNaN(points[i].F) {
-			kept := points[:i]
-			for _, p := range points[i+1:] {
-				if !value.IsStaleNaN(p.F) {
-					kept = append(kept, p)
-				}
-			}
-			return kept
-		}
-	}
-	return points
-}

@@ -20,7 +20,7 @@ func rateWindows(w *windows, r *row, points []promql.FPoint) error {
 				result += before
 			}
 		}
-		r.values[i] = e.extend(result, points[s.from:s.to], s)
+		r.values[i] = e.extend(result, points[s.from], points[s.to-1], s.samples-1, s)
 		r.has.set(i)
 	}
 	return nil
@@ -67,15 +67,14 @@ func (r *resets) find(points []promql.FPoint) (stale bool) {
 type extrapolation struct {
 	*windowNode
 	length, before, behind int64 // durations in ms: first to last point, gap before the first, gap after the last
-	intervals              int   // number of points less one
+	intervals              int   // number of samples less one
 	// in seconds: first to last point, and how far the difference is extended to both sides
 	sampled, toStart, toEnd float64
 	factor                  float64 // extended difference divided by the difference
 }
 
 // extend extends a difference. The order of operations is the same as in Prometheus.
-func (e *extrapolation) extend(result float64, points []promql.FPoint, s span) float64 {
-	first, last, intervals := points[0], points[len(points)-1], len(points)-1
+func (e *extrapolation) extend(result float64, first, last promql.FPoint, intervals int, s span) float64 {
 	if length, before, behind := last.T-first.T, first.T-s.start, s.end-last.T; length != e.length ||
 		before != e.before || behind != e.behind || intervals != e.intervals {
 		e.length, e.before, e.behind, e.intervals = length, before, behind, intervals

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -41,10 +40,11 @@ type rawSource struct {
 
 func (s rawSource) close() error { return s.querier.Close() }
 
-func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
+func (s rawSource) sel(ctx context.Context, of *selector, cover *cover) pointsSet {
 	// Chunks need not be cut, because series.Within removes the samples outside the range.
-	set := s.querier.Select(ctx, series.SelectOptions{OwnOrder: true, Uncut: true}, of.vs.LabelMatchers...)
-	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent, read: series.ReadingOf(ctx)}
+	opts := series.SelectOptions{OwnOrder: true, Uncut: true, Summaries: cover.summaries()}
+	return &rawSet{set: s.querier.Select(ctx, opts, of.vs.LabelMatchers...), builder: labels.NewScratchBuilder(16),
+		lent: of.lent, cover: cover, read: series.ReadingOf(ctx)}
 }
 
 type rawSet struct {
@@ -52,6 +52,7 @@ type rawSet struct {
 	builder labels.ScratchBuilder
 	ended   bool
 	lent    bool // labels are valid until next
+	cover   *cover
 	read    *series.Reading
 }
 
@@ -75,35 +76,38 @@ func metricOf(encoded []byte, builder *labels.ScratchBuilder, lent bool) (metric
 	return labelenc.Labels(encoded, builder)
 }
 
-func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
-	return appendPoints(to, s.set.Chunks(), mint, maxt)
+func (s *rawSet) points(to *decoded, mint, maxt int64) error {
+	return s.cover.decode(to, s.set.Chunks(), mint, maxt)
 }
 
-// appendPoints appends the samples of the chunks that overlap mint to maxt.
-func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) ([]promql.FPoint, error) {
-	for _, c := range chunks {
-		if c.MaxMS < mint || c.MinMS > maxt {
+// decode appends the chunks that overlap mint to maxt, except those that no window touches. c may be nil.
+func (c *cover) decode(to *decoded, chunks []series.Chunk, mint, maxt int64) error {
+	for i := range chunks {
+		chunk := &chunks[i]
+		if chunk.MaxMS < mint || chunk.MinMS > maxt {
 			continue
 		}
-		if len(to) > pointsMax {
-			return to, errNeedSamples
+		from := len(to.points)
+		if from > pointsMax {
+			return errNeedSamples
 		}
-		if c.Encoding != chunkenc.EncXOR {
-			return to, errNeedSamples
+		if done, err := c.add(to, chunk); err != nil {
+			return err
+		} else if done {
+			continue
 		}
-		from := len(to)
-		if from > 0 && to[from-1].T >= c.MinMS {
-			return to, errNeedSamples
+		if chunk.Encoding != chunkenc.EncXOR || from > 0 && to.points[from-1].T >= chunk.MinMS {
+			return errNeedSamples
 		}
 		var err error
-		if to, err = xor.AppendPoints(to, c.Data, xor.Ascending); err != nil {
-			return to, fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, err)
+		if to.points, err = xor.AppendPoints(to.points, chunk.Data, xor.Ascending); err != nil {
+			return fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, chunk.MinMS, chunk.MaxMS, err)
 		}
-		if from > 0 && len(to) > from && to[from].T <= to[from-1].T {
-			return to, errNeedSamples
+		if from > 0 && len(to.points) > from && to.points[from].T <= to.points[from-1].T {
+			return errNeedSamples
 		}
 	}
-	return to, nil
+	return nil
 }
 
 func (*rawSet) series() storage.Series { return nil } // points never returns errHistograms

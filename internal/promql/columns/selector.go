@@ -43,9 +43,13 @@ func (s *selector) times(ev *evaluation, timestamps bool) (first, interval int64
 
 // perSeries has the functions that process the series of a selection.
 type perSeries struct {
+	// The consumer uses the samples in the window of each step, or only in the first window if all are the same.
+	use     use
+	rangeMS int64
+	fixed   bool
 	// compute returns a function that computes an item from the points of its series, and retains no points. The returned
 	// functions may run at the same time, each on its own goroutine.
-	compute func() func(it *item, points []promql.FPoint)
+	compute func() func(it *item, of decoded)
 	// apply uses a computed item. It is called in the order of the series. The item is valid until apply returns.
 	apply func(it *item) error
 	// histograms replaces compute and apply for a series that has histograms.
@@ -76,12 +80,13 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 	if err := contextError(ev.ctx); err != nil { // a query may have very many selections, all empty
 		return err
 	}
-	set := ev.source.sel(ev.ctx, s)
+	cover := s.cover(ev, work)
+	set := ev.source.sel(ev.ctx, s, cover)
 	it, compute := &item{row: newRow(ev.steps)}, work.compute()
-	var points []promql.FPoint
+	var of decoded
 	for n := 0; ; n++ {
 		if from := batchSourceOf(set); from != nil && ev.aloneEnough(n) && ev.parallel() {
-			if err := s.eachParallel(ev, from, work); err != nil {
+			if err := s.eachParallel(ev, from, cover, work); err != nil {
 				return err
 			}
 			break
@@ -97,14 +102,15 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 		if it.metric, err = set.labels(); err != nil {
 			return err
 		}
-		points, err = set.points(points[:0], s.hints.Start, s.hints.End)
+		of.reset()
+		err = set.points(&of, s.hints.Start, s.hints.End)
 		// Points outside the range would change results: if Prometheus' engine evaluates a selector with @ at each step, it
 		// looks at the later steps for samples after the timestamp of @, and its queriers return none.
-		inside := series.Within(points, s.hints.Start, s.hints.End)
+		inside := of.within(s.hints.Start, s.hints.End)
 		switch {
 		case errors.Is(err, errHistograms):
 			err = work.histograms(&it.row, set.series())
-		case err == nil && len(inside) > 0:
+		case err == nil && len(inside.points) > 0:
 			compute(it, inside)
 			err = work.apply(it)
 		}
@@ -159,8 +165,9 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 // are the values of the samples or, with timestamps, their timestamps in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
 	return s.each(ev, perSeries{
-		compute: func() func(*item, []promql.FPoint) {
-			return func(it *item, points []promql.FPoint) { s.last(ev, it, points, timestamps) }
+		use: ofLast, rangeMS: ev.lookback,
+		compute: func() func(*item, decoded) {
+			return func(it *item, of decoded) { s.last(ev, it, of.points, timestamps) }
 		},
 		apply: func(it *item) error {
 			if it.most == 0 {

@@ -106,7 +106,7 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 				}
 				ts += inner.interval
 			}
-			windows.compute(it, points)
+			windows.compute(it, decoded{points: points})
 			return w.apply(it, sink)
 		})
 		if err != nil {

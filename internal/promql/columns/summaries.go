@@ -3,84 +3,75 @@ package columns
 import (
 	"math"
 
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 
 	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// decoded has the points of a series. The summary of a chunk is a point with its first value at its first sample, and
-// a point with its last value at its last sample. Every function that uses summaries thereby gets the same result from
-// these two points as from all samples, except where it counts.
+// decoded has the points of a series. Summaries of chunks between which no window begins or ends are two points: the
+// first value at the first sample, and the last value at the last sample. Every function that uses summaries thereby
+// gets the same result from these points as from all samples, except where it counts.
 type decoded struct {
-	points []promql.FPoint
-	tally  []tally // by point; empty if each point is a sample
+	points    []promql.FPoint
+	stretches []stretch // the summaries among the points
+	until     int64     // a summary up to this time belongs to the last stretch
 }
 
-// tally has totals of a series up to a point.
-type tally struct {
-	samples int32
-	changes int32 // in the chunks of summaries
+// stretch is the second of two points that stand for more samples. It has totals of the series up to this point.
+type stretch struct {
+	at      int32 // index of the point
+	more    int32 // samples that are not points
+	changes int32 // in stretches
 }
 
-func (d *decoded) reset() { d.points, d.tally = d.points[:0], d.tally[:0] }
+func (d *decoded) reset() { d.points, d.stretches = d.points[:0], d.stretches[:0] }
 
-// within returns the points from mint to maxt. No summary reaches beyond one of them.
+// within returns the points from mint to maxt. All stretches are in this range.
 func (d *decoded) within(mint, maxt int64) decoded {
 	points := series.Within(d.points, mint, maxt)
-	if len(d.tally) == 0 {
-		return decoded{points: points}
-	}
 	from := cap(d.points) - cap(points) // Within has cut so many points at the beginning
-	return decoded{points, d.tally[from : from+len(points)]}
+	for i := range d.stretches {
+		d.stretches[i].at -= int32(from)
+	}
+	return decoded{points: points, stretches: d.stretches}
 }
 
-// samples returns the number of samples of points[from:to], whose first point is a sample or begins a summary.
-func (d *decoded) samples(from, to int) int {
-	if len(d.tally) == 0 || from == to {
-		return to - from
-	}
-	return int(d.tally[to-1].samples-d.tally[from].samples) + 1
-}
-
-// addSamples extends the tally to points that were appended.
-func (d *decoded) addSamples() {
-	for n := len(d.tally); n > 0 && n < len(d.points); n++ {
-		next := d.tally[n-1]
-		next.samples++
-		d.tally = append(d.tally, next)
-	}
-}
-
-// addSummary appends the points of a summary; with extremes, the least and the greatest value replace the first and the
-// last one.
-func (d *decoded) addSummary(c *series.Chunk, extremes bool) error {
-	s, err := c.Summary()
-	if err != nil {
-		return err
-	}
-	if len(d.tally) == 0 {
-		for i := range d.points {
-			d.tally = append(d.tally, tally{samples: int32(i + 1)})
+// withoutStale removes stale markers, in place.
+func (d decoded) withoutStale() decoded {
+	kept, next := 0, 0
+	for i, p := range d.points {
+		if value.IsStaleNaN(p.F) {
+			continue
 		}
+		if kept < i {
+			d.points[kept] = p
+			if next < len(d.stretches) && int(d.stretches[next].at) == i {
+				d.stretches[next].at = int32(kept)
+			}
+		}
+		if next < len(d.stretches) && int(d.stretches[next].at) == kept {
+			next++
+		}
+		kept++
 	}
-	var last tally
-	if n := len(d.tally); n > 0 {
-		last = d.tally[n-1]
+	d.points = d.points[:kept]
+	return d
+}
+
+// counter counts samples, from one point to later ones.
+type counter struct {
+	stretches []stretch // that are not passed
+	more      int       // samples before that are not points
+}
+
+// before returns the number of samples before point i.
+func (c *counter) before(i int) int {
+	for len(c.stretches) > 0 && int(c.stretches[0].at) < i {
+		c.more, c.stretches = int(c.stretches[0].more), c.stretches[1:]
 	}
-	if last.samples > math.MaxInt32-math.MaxUint16 {
-		return errNeedSamples
-	}
-	if extremes {
-		s.First, s.Last = s.Min, s.Max
-	}
-	d.points = append(d.points, promql.FPoint{T: c.MinMS, F: s.First})
-	d.tally = append(d.tally, tally{last.samples + 1, last.changes})
-	if s.Count > 1 {
-		d.points = append(d.points, promql.FPoint{T: c.MaxMS, F: s.Last})
-		d.tally = append(d.tally, tally{last.samples + int32(s.Count), last.changes + int32(s.Changes)})
-	}
-	return nil
+	return i + c.more
 }
 
 // use states how a consumer of a selection can use summaries.
@@ -168,6 +159,18 @@ func (c *cover) untouched(minMS, maxMS int64) bool {
 	return end > c.ends.LastMS || end-c.rangeMS >= min(maxMS, c.maxt)
 }
 
+// nextEdge returns the first start or end of a window at or after a time.
+func (c *cover) nextEdge(ms int64) int64 {
+	edge := int64(math.MaxInt64)
+	if end := c.ends.NotBefore(ms); end <= c.ends.LastMS {
+		edge = end
+	}
+	if start := c.ends.NotBefore(ms+c.rangeMS) - c.rangeMS; c.starts && start <= c.ends.LastMS-c.rangeMS {
+		edge = min(edge, start)
+	}
+	return edge
+}
+
 // add appends a summary, or returns false if the chunk must be decoded. It appends nothing for a chunk that no window
 // touches.
 func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
@@ -180,22 +183,63 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	if invariant.Enabled {
 		invariant.Check(c.enough(chunk.MinMS, chunk.MaxMS), "the chunk from %d to %d is a summary", chunk.MinMS, chunk.MaxMS)
 	}
-	if !c.whole {
-		return true, nil
+	if !c.whole || chunk.MinMS < c.mint || chunk.MaxMS > c.maxt {
+		return true, nil // no window touches it
 	}
 	if n := len(to.points); n > 0 && to.points[n-1].T >= chunk.MinMS {
 		return false, errNeedSamples
 	}
-	return true, to.addSummary(chunk, c.extremes)
+	s, err := chunk.Summary()
+	if err != nil {
+		return false, err
+	}
+	return true, c.addSummary(to, chunk, &s)
+}
+
+// addSummary appends the points of a summary, or extends the last stretch. With extremes, the least and the greatest value
+// replace the first and the last one.
+func (c *cover) addSummary(to *decoded, chunk *series.Chunk, s *series.Summary) error {
+	if c.extremes {
+		s.First, s.Last = s.Min, s.Max
+	}
+	n, m := len(to.points), len(to.stretches)
+	var last stretch
+	if m > 0 {
+		last = to.stretches[m-1]
+	}
+	if last.more > math.MaxInt32-math.MaxUint16 {
+		return errNeedSamples
+	}
+	if m > 0 && int(last.at) == n-1 && chunk.MaxMS <= to.until && !(c.rising && s.First < to.points[n-1].F) {
+		r, p := &to.stretches[m-1], &to.points[n-1]
+		r.more, r.changes = r.more+int32(s.Count), r.changes+int32(s.Changes)
+		if s.First != p.F {
+			r.changes++
+		}
+		if c.extremes {
+			to.points[n-2].F, s.Last = min(to.points[n-2].F, s.Min), max(p.F, s.Max)
+		}
+		*p = promql.FPoint{T: chunk.MaxMS, F: s.Last}
+		return nil
+	}
+	to.points = append(to.points, promql.FPoint{T: chunk.MinMS, F: s.First})
+	if s.Count > 1 {
+		to.points = append(to.points, promql.FPoint{T: chunk.MaxMS, F: s.Last})
+		to.stretches = append(to.stretches, stretch{int32(n + 1), last.more + int32(s.Count-2), last.changes + int32(s.Changes)})
+		to.until = c.nextEdge(chunk.MaxMS)
+	}
+	return nil
 }
 
 // changesWindows computes changes().
 func changesWindows(w *windows, r *row, points []promql.FPoint) error {
 	upTo := make([]int32, len(points)) // by point: the number of changes up to it
+	stretches, before := w.stretches, int32(0)
 	for i := 1; i < len(points); i++ {
 		upTo[i] = upTo[i-1]
-		if len(w.tally) > 0 && w.tally[i].samples-w.tally[i-1].samples > 1 {
-			upTo[i] += w.tally[i].changes - w.tally[i-1].changes
+		if len(stretches) > 0 && int(stretches[0].at) == i {
+			upTo[i] += stretches[0].changes - before
+			before, stretches = stretches[0].changes, stretches[1:]
 		} else if a, b := points[i-1].F, points[i].F; a != b && !(math.IsNaN(a) && math.IsNaN(b)) {
 			upTo[i]++
 		}
@@ -213,7 +257,7 @@ func changesWindows(w *windows, r *row, points []promql.FPoint) error {
 func countWindows(w *windows, r *row, _ []promql.FPoint) error {
 	for i, s := range w.spans {
 		if s.from < s.to {
-			r.values[i] = float64(w.samples(s.from, s.to))
+			r.values[i] = float64(s.samples)
 			r.has.set(i)
 		}
 	}

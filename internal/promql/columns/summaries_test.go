@@ -222,8 +222,10 @@ func (r random) vector(depth int) string {
 	return function + "(" + selected + ")"
 }
 
-func (r random) request() request {
-	q := request{query: r.vector(2), start: beginMS + r.Int64N(7*hourMS), perStep: r.IntN(2) == 0}
+// request returns a query. The order of series in the operators of a plain one is not random in Prometheus.
+func (r random) request() (q request, plain bool) {
+	depth := r.IntN(4)
+	q = request{query: r.vector(depth), start: beginMS + r.Int64N(7*hourMS), perStep: r.IntN(2) == 0}
 	if r.IntN(3) > 0 {
 		q.start -= q.start % 15_000
 	}
@@ -236,9 +238,13 @@ func (r random) request() request {
 		}
 		q.end += r.Int64N(40 * q.step.Milliseconds())
 	}
-	return q
+	if plain = depth == 0; plain && r.IntN(3) == 0 && !strings.HasPrefix(q.query, "abs(") {
+		q.query = r.of("sum", "sum by (k)", "avg", "max without (i)") + "(" + q.query + ")"
+	}
+	return q, plain
 }
 
+// sorted returns a result in the order of its lines: the series of an instant query may come in any order.
 func sorted(result string) string {
 	lines := strings.Split(result, "\n")
 	slices.Sort(lines)
@@ -253,36 +259,40 @@ func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
 		for range *queriesFlag / 5 {
 			opts := engineOpts(50_000_000)
 			opts.EnableDelayedNameRemoval = rng.IntN(4) == 0
-			r := rng.request()
-			want, _ := r.run(t, promql.NewEngine(opts), store)
+			workers, gap := rng.IntN(2)*2, rng.IntN(4) > 0
+			newEngine := func() *columns.Engine {
+				e := columns.New(optionsOf(opts))
+				if workers > 0 {
+					e = helped(opts, workers)
+				}
+				if gap {
+					e = columns.Summarizing(e)
+				}
+				return e
+			}
+			r, plain := rng.request()
+			want, _ := r.run(t, newEngine(), store)
 			if rng.IntN(4) == 0 { // at the limit
 				var total, read, peak int
 				if _, err := fmt.Sscanf(want[strings.LastIndex(want, "samples ")+1:], "amples %d read %d peak %d", &total, &read, &peak); err == nil && peak > 1 {
 					opts.MaxSamples = peak - rng.IntN(2)*(1+rng.IntN(peak-1))
-					want, _ = r.run(t, promql.NewEngine(opts), store)
+					want, _ = r.run(t, newEngine(), store)
 				}
 			}
 			from := summarized{store, []uint64{0, 0, 4}[rng.IntN(3)], counts}
-			engine := columns.New(optionsOf(opts))
-			if rng.IntN(2) == 0 {
-				engine = helped(opts, 2)
-			}
-			if rng.IntN(4) > 0 {
-				engine = columns.Summarizing(engine)
-			}
-			got, by := r.run(t, engine, from)
+			got, by := r.run(t, newEngine(), from)
 			if all++; by != "columns" { // the order in which Prometheus adds some series is random
 				continue
 			}
 			own++
-			if without, _ := r.run(t, engine, store); got != without {
-				t.Fatalf("world %d, limit %d: %s by %s without summaries: %s", world, opts.MaxSamples, r, by, difference(got, without))
+			if got != want {
+				t.Fatalf("world %d, limit %d: %s: %s", world, opts.MaxSamples, r, difference(got, want))
 			}
-			for try := 0; try < 30 && sorted(got) != sorted(want); try++ { // the order of some of Prometheus' series is random
-				want, _ = r.run(t, promql.NewEngine(opts), store)
+			if !plain {
+				continue
 			}
-			if sorted(got) != sorted(want) {
-				t.Fatalf("world %d, limit %d: %s by %s: %s", world, opts.MaxSamples, r, by, difference(got, want))
+			if want, _ := r.run(t, promql.NewEngine(opts), store); sorted(got) != sorted(want) {
+				t.Fatalf("world %d, limit %d: %s, of Prometheus: %s", world, opts.MaxSamples, r, difference(got, want))
 			}
 		}
 	}
@@ -324,3 +334,65 @@ func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
 }
 
 var _ storage.Queryable = summarized{}
+
+// yearRaw is a storage of equal series of a counter, with the summaries of its chunks.
+type yearRaw struct {
+	*endlessRaw
+	whole, short, chunks []series.Chunk
+}
+
+func newYearRaw(b *testing.B, days int64) *yearRaw {
+	y, rng := &yearRaw{endlessRaw: &endlessRaw{}}, rand.New(rand.NewPCG(1, 1))
+	sum := 0.0
+	for from := beginMS; from < beginMS+days*24*hourMS; from += 120 * 15_000 {
+		var points []promql.FPoint
+		for i := range int64(120) {
+			sum += float64(rng.IntN(100))
+			points = append(points, promql.FPoint{T: from + i*15_000, F: sum})
+		}
+		c := series.Chunk{MinMS: from, MaxMS: points[119].T, Encoding: chunkenc.EncXOR, Mapped: true, Data: xor.AppendChunk(nil, points)}
+		y.whole = append(y.whole, c)
+		s, _ := series.SummaryOf(points)
+		c.Encoding, c.Data = series.Summarized, series.AppendSummary(nil, s)
+		y.short = append(y.short, c)
+	}
+	return y
+}
+
+func (y *yearRaw) RawQuerier(context.Context, int64, int64) (series.Querier, error) { return y, nil }
+
+func (y *yearRaw) Select(_ context.Context, opts series.SelectOptions, _ ...*labels.Matcher) series.Set {
+	y.read.Store(0)
+	y.chunks = append(y.chunks[:0], y.whole...)
+	for i, c := range y.short {
+		if opts.Summaries != nil && opts.Summaries.Whole(c.MinMS, c.MaxMS) {
+			y.chunks[i] = c
+		}
+	}
+	return y
+}
+
+func (y *yearRaw) Chunks() []series.Chunk { return y.chunks }
+
+// The time is that of a thousandth of a year of 1,000 series, without the storage.
+func BenchmarkEngine_Year(b *testing.B) {
+	from := newYearRaw(b, 365)
+	from.end = 20
+	_, engine := newEngines(50_000_000)
+	for _, query := range []string{`sum(rate(x[31536s]))`, `sum(max_over_time(x[31536s]))`, `sum(x)`} {
+		b.Run(query, func(b *testing.B) {
+			for range b.N {
+				r := request{query: query, start: beginMS + 31536_000, end: beginMS + 1000*31536_000, step: 31536 * time.Second}
+				q, err := r.open(engine, from)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if res := q.Exec(context.Background()); res.Err != nil {
+					b.Fatal(res.Err)
+				}
+				q.Close()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/20/1e6, "ms/series")
+		})
+	}
+}

@@ -12,10 +12,11 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// span is a window: points[from:to], and its time range in ms, start exclusive and end inclusive.
+// span is a window: points[from:to], the number of their samples, and its time range in ms, start exclusive and end
+// inclusive.
 type span struct {
-	from, to   int
-	start, end int64
+	from, to, samples int
+	start, end        int64
 }
 
 // windowFunc computes the values of a series at all steps whose windows have points, and sets them in the row.
@@ -30,7 +31,8 @@ var fastWindows = map[string]windowFunc{
 	"avg_over_time":     eachWindow(average),
 	"min_over_time":     eachWindow(least),
 	"max_over_time":     eachWindow(greatest),
-	"count_over_time":   eachWindow(func(points []promql.FPoint) float64 { return float64(len(points)) }),
+	"count_over_time":   countWindows,
+	"changes":           changesWindows,
 	"last_over_time":    eachWindow(func(points []promql.FPoint) float64 { return points[len(points)-1].F }),
 	"first_over_time":   eachWindow(func(points []promql.FPoint) float64 { return points[0].F }),
 	"present_over_time": eachWindow(func([]promql.FPoint) float64 { return 1 }),
@@ -40,7 +42,7 @@ var fastWindows = map[string]windowFunc{
 // windowFunctions are the supported functions of range vectors that are not in fastWindows. Prometheus'
 // implementation is called with each window.
 var windowFunctions = map[string]bool{
-	"changes": true, "resets": true, "irate": true, "idelta": true, "deriv": true,
+	"resets": true, "irate": true, "idelta": true, "deriv": true,
 	"stddev_over_time": true, "stdvar_over_time": true, "quantile_over_time": true, "mad_over_time": true,
 	"predict_linear": true, "double_exponential_smoothing": true,
 	"ts_of_first_over_time": true, "ts_of_last_over_time": true, "ts_of_max_over_time": true, "ts_of_min_over_time": true,
@@ -85,7 +87,10 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 		}
 		run.offset = w.windowOffset(ev)
 		err := w.each(ev, perSeries{
-			compute:    func() func(*item, []promql.FPoint) { return run.windows().compute },
+			use:        uses[w.call.Func.Name],
+			rangeMS:    w.rangeMS,
+			fixed:      w.fixed(),
+			compute:    func() func(*item, decoded) { return run.windows().compute },
 			apply:      func(it *item) error { return run.apply(it, sink) },
 			histograms: func(r *row, from storage.Series) error { return run.histograms(r, from, sink) },
 		})
@@ -152,11 +157,12 @@ type windowRun struct {
 // and only one goroutine may run.
 type windows struct {
 	*windowNode
-	ev     *evaluation
-	offset int64
-	args   [][]float64
-	spans  []span
-	resets resets // of a counter
+	decoded // the points of the series
+	ev      *evaluation
+	offset  int64
+	args    [][]float64
+	spans   []span
+	resets  resets // of a counter
 
 	helper   promql.EvalNodeHelper
 	vectors  []promql.Vector
@@ -181,29 +187,29 @@ func (w *windowRun) scalarArgs() error {
 }
 
 // compute computes the item of a series. It may change the points.
-func (w *windows) compute(it *item, points []promql.FPoint) {
-	if points = w.prepare(points); len(points) == 0 {
+func (w *windows) compute(it *item, of decoded) {
+	if w.decoded = w.prepare(of); len(w.points) == 0 {
 		return
 	}
-	w.find(it, points)
+	w.find(it, w.points)
 	w.warnings = nil
 	if w.fast != nil {
-		it.err = w.fast(w, &it.row, points)
+		it.err = w.fast(w, &it.row, w.points)
 	} else {
-		it.err = w.generic(&it.row, points)
+		it.err = w.generic(&it.row, w.points)
 	}
 	it.warnings = w.warnings
 }
 
 // prepare removes stale markers, in place, and finds the resets of a counter.
-func (w *windows) prepare(points []promql.FPoint) []promql.FPoint {
+func (w *windows) prepare(of decoded) decoded {
 	if !w.counter {
-		return withoutStale(points)
+		return of.withoutStale()
 	}
-	for len(points) > 0 && w.resets.find(points) {
-		points = withoutStale(points)
+	for len(of.points) > 0 && w.resets.find(of.points) {
+		of = of.withoutStale()
 	}
-	return points
+	return of
 }
 
 // apply counts the samples of an item, and passes its row to sink.
@@ -260,19 +266,22 @@ func (w *windowNode) fixed() bool {
 // previous step did, so this number is tried first.
 func (w *windows) find(it *item, points []promql.FPoint) {
 	ev := w.ev
-	var from, to, most, fromStep, toStep int
+	var from, to, most, fromStep, toStep, known, n int // known: samples before the end of the last window
 	var total, read int64
+	starts, ends := counter{stretches: w.stretches}, counter{stretches: w.stretches}
 	end := ev.start - w.offset
 	for i := range w.spans {
-		before := to
-		if i == 0 || !w.fixed() {
+		if before := to; i == 0 || !w.fixed() {
 			was := from
 			to = after(points, to, toStep, end)
 			from = min(after(points, from, fromStep, end-w.rangeMS), to)
 			fromStep, toStep = from-was, to-before
 		}
-		w.spans[i] = span{from, to, end - w.rangeMS, end}
-		n, fresh := to-from, to-max(from, before) // fresh: points that no earlier window contained
+		first, next := starts.before(from), ends.before(to)
+		n = next - first
+		w.spans[i] = span{from, to, n, end - w.rangeMS, end}
+		fresh := next - max(first, known) // samples that no earlier window contained
+		known = next
 		if w.subquery != nil {
 			fresh = 0 // counted by the subquery
 		}
@@ -285,7 +294,7 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 		}
 		end += ev.interval
 	}
-	it.total, it.read, it.most, it.held = total, read, most, to-from
+	it.total, it.read, it.most, it.held = total, read, most, n
 }
 
 // after returns the index of the first point after a time, at or after index i. It tries index i+n first.

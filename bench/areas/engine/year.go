@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+const (
+	yearBlockMS = 486 * hourMS // what Prometheus compacts the blocks of a year to, so that no server compacts these again
+	yearStepMS  = 365 * 24 * hourMS / 1000
+
+	sideBytes  = "size: files with summaries of chunks"
+	blockBytes = "size: blocks of a tenth of a year"
+
+	madeTimeout = 10 * time.Minute
+)
+
+// yearSpec is a tenth of a year of counters.
+func yearSpec() blocks.Spec {
+	return blocks.Spec{
+		Metric: "bench_year_total", Values: blocks.Counter, Series: 1000, Samples: 100 * yearStepMS / 15_000, StepMS: 15_000,
+		StartMS: startMS - startMS%yearBlockMS, Seed: 5, BlockMS: yearBlockMS,
+	}
+}
+
+// yearQuery returns some steps of the thousand that a query over a year would have.
+func yearQuery(part string, steps int) query {
+	return query{area.Query{
+		What: "sum by (rate[step]), " + part + " of a year", Expr: fmt.Sprintf("sum by (job) (rate(bench_year_total[%ds]))", yearStepMS/1000),
+		StartMS: yearSpec().StartMS + yearStepMS, StepMS: yearStepMS, Points: steps, Series: 1,
+	}, "", 1}
+}
+
+func tenth() query     { return yearQuery("a tenth", 100) }
+func twentieth() query { return yearQuery("a twentieth", 50) }
+
+// year measures queries over long ranges. ferula makes its files with summaries in the background before it is measured.
+func year(ctx context.Context, b *area.Bench, sides []*area.Side) error {
+	err := b.With(ctx, b.TSDB(ctx, area.TSDB{Data: yearSpec()}), func() error {
+		ours := sides[len(sides)-1]
+		if err := summarized(ctx, b, ours); err != nil {
+			return err
+		}
+		return measure(ctx, b, sides, blocks.Spec{}, []query{tenth(), twentieth()})
+	}, sides...)
+	if err != nil {
+		return err
+	}
+	return b.InTurn(tenth().What, sides, func(round int, s *area.Side) error {
+		_, err := b.Growth(ctx, round, s, b.TSDB(ctx, area.TSDB{Keep: true}), tenth().What, func() error {
+			_, err := s.Get(ctx, tenth().request(), io.Discard)
+			return err
+		})
+		return err
+	})
+}
+
+var errUnmade = errors.New("blocks without a file of summaries")
+
+// summarized waits until each block of ferula has its file of summaries, and records the sizes of both.
+func summarized(ctx context.Context, b *area.Bench, s *area.Side) error {
+	dir := s.TSDBDir()
+	metas, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
+	if err != nil || b.Programs.Null {
+		return err
+	}
+	if err := proc.Until(ctx, madeTimeout, time.Second, "summaries of chunks", func() error {
+		made, err := filepath.Glob(filepath.Join(dir, "summaries", strings.Repeat("[0-9A-Z]", 26)))
+		if err == nil && len(made) < len(metas) {
+			err = fmt.Errorf("%w: %d of %d", errUnmade, len(metas)-len(made), len(metas))
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	side, err := sizeOf(filepath.Join(dir, "summaries"))
+	b.Add(1, s.Name, sideBytes, area.Bytes, side)
+	all := 0.0
+	for _, meta := range metas {
+		size, e := sizeOf(filepath.Dir(meta))
+		all, err = all+size, errors.Join(err, e)
+	}
+	b.Add(1, s.Name, blockBytes, area.Bytes, all)
+	return err
+}
+
+// sizeOf returns the bytes of the files below a directory.
+func sizeOf(dir string) (size float64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			size += float64(info.Size())
+		}
+		return err
+	})
+	return size, err
+}
+
+// concludeYear computes the measures of long ranges.
+func concludeYear(b *area.Bench) {
+	b.Ratio("engine/year-sum-rate", "CPU: "+tenth().What)
+	b.Own("engine/year-anon-mib", area.MiB, area.GrowthOf+tenth().What)
+	b.Measure("engine/year-disk", area.Over(b.Median(ferula, sideBytes), b.Median(ferula, blockBytes)), sideBytes, blockBytes)
+	over := func(side string) float64 {
+		return area.Over(b.Median(side, "CPU: "+tenth().What), b.Median(side, "CPU: "+twentieth().What))
+	}
+	b.Note(fmt.Sprintf("The year has 1,000 counters at 15 s; a tenth of it is measured, with a window of 8.76 h at each of 100 steps. "+
+		"Its CPU is linear: a tenth costs %.2f times a twentieth in Prometheus, %.2f times in ferula, which has made its files "+
+		"with summaries of chunks in the background before.", over(prometheus), over(ferula)))
+}

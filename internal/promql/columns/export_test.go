@@ -8,6 +8,6 @@ func Eager(e *Engine) *Engine {
 
 // Summarizing lets an engine ask for summaries however short the windows are.
 func Summarizing(e *Engine) *Engine {
-	e.gapLeastMS = 0
+	e.gapLeastMS = 1
 	return e
 }

@@ -58,8 +58,9 @@ func (n smoothedNode) eval(ev *evaluation, sink func(*row) error) error {
 		return sink(r)
 	}
 	return n.each(ev, perSeries{
-		compute: func() func(*item, []promql.FPoint) {
-			return func(it *item, points []promql.FPoint) { n.smooth(ev, it, withoutStale(points)) }
+		rangeMS: 2 * ev.lookback, offset: n.offset(ev) - ev.lookback,
+		compute: func() func(*item, decoded) {
+			return func(it *item, of decoded) { n.smooth(ev, it, of.withoutStale().points) }
 		},
 		apply: func(it *item) error { return emit(&it.row, it.most, it.held) },
 		histograms: func(r *row, from storage.Series) error {

@@ -43,10 +43,11 @@ func (s *selector) times(ev *evaluation, timestamps bool) (first, interval int64
 
 // perSeries has the functions that process the series of a selection.
 type perSeries struct {
-	// The consumer uses the samples in the window of each step, or only in the first window if all are the same.
-	use     use
-	rangeMS int64
-	fixed   bool
+	// The consumer uses the samples in the window of each step, or only in the first window if all are the same. A window
+	// ends offset ms before its step.
+	use             use
+	rangeMS, offset int64
+	fixed           bool
 	// compute returns a function that computes an item from the points of its series, and retains no points. The returned
 	// functions may run at the same time, each on its own goroutine.
 	compute func() func(it *item, of decoded)
@@ -165,7 +166,7 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 // are the values of the samples or, with timestamps, their timestamps in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
 	return s.each(ev, perSeries{
-		use: ofLast, rangeMS: ev.lookback,
+		use: ofLast, rangeMS: ev.lookback, offset: s.offset(ev),
 		compute: func() func(*item, decoded) {
 			return func(it *item, of decoded) { s.last(ev, it, of.points, timestamps) }
 		},

@@ -99,6 +99,13 @@ var uses = map[string]use{
 	"changes": {whole: true, starts: true},
 }
 
+func (w *windowNode) use() use {
+	if w.vs.Anchored || w.vs.Smoothed {
+		return use{}
+	}
+	return uses[w.call.Func.Name]
+}
+
 // gapLeastMS is the least time without start or end of a window in which a selection looks for chunks that need not be
 // decoded: most chunks have 120 samples.
 const gapLeastMS = 10 * 60_000
@@ -123,9 +130,23 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 	if !gaps && !(work.use.whole && max(between, work.rangeMS-(steps-1)*between) >= least) {
 		return nil
 	}
-	first := ev.start - s.offset(ev)
-	return &cover{use: work.use, rangeMS: work.rangeMS, mint: s.hints.Start, maxt: s.hints.End, gaps: gaps,
+	first := ev.start - work.offset
+	c := &cover{use: work.use, rangeMS: work.rangeMS, mint: s.hints.Start, maxt: s.hints.End, gaps: gaps,
 		ends: series.Steps{FirstMS: first, LastMS: first + (steps-1)*ev.interval, StepMS: ev.interval}}
+	c.join()
+	return c
+}
+
+// join makes one sequence of the starts and the ends of windows if the range is a multiple of the step: chunks are then
+// compared with one sequence, which halves the time for it.
+func (c *cover) join() {
+	if c.ends.FirstMS == c.ends.LastMS {
+		c.ends.StepMS = c.rangeMS
+	}
+	start := c.ends.FirstMS - c.rangeMS
+	if c.starts && c.rangeMS%c.ends.StepMS == 0 && c.mint <= start+1 && c.maxt >= c.ends.LastMS {
+		c.ends.FirstMS, c.rangeMS, c.starts, c.gaps = start, 0, false, false
+	}
 }
 
 // summaries returns which chunks of the selection may be summaries.
@@ -139,8 +160,8 @@ func (c *cover) summaries() *series.Summaries {
 // enough reports whether a summary is enough of a chunk: no window touches the chunk, or each window that touches it
 // covers it whole.
 func (c *cover) enough(minMS, maxMS int64) bool {
-	end := c.ends.NotBefore(max(minMS, c.mint))
-	if end > c.ends.LastMS || end-c.rangeMS >= min(maxMS, c.maxt) {
+	end := c.ends.NotBefore(minMS)
+	if end > c.ends.LastMS || end-c.rangeMS >= maxMS {
 		return true
 	}
 	if !c.whole || end < maxMS || minMS < c.mint || maxMS > c.maxt {
@@ -155,8 +176,8 @@ func (c *cover) enough(minMS, maxMS int64) bool {
 
 // untouched reports whether no window touches a chunk.
 func (c *cover) untouched(minMS, maxMS int64) bool {
-	end := c.ends.NotBefore(max(minMS, c.mint))
-	return end > c.ends.LastMS || end-c.rangeMS >= min(maxMS, c.maxt)
+	end := c.ends.NotBefore(minMS)
+	return end > c.ends.LastMS || end-c.rangeMS >= maxMS
 }
 
 // nextEdge returns the first start or end of a window at or after a time.

@@ -206,8 +206,12 @@ func (r random) vector(depth int) string {
 			return fmt.Sprintf("%s %s %s", r.vector(depth-1), r.of("+ on (i, k, x)", "/ ignoring (__name__)", "and", "or", "> bool"), r.vector(depth-1))
 		}
 	}
+	extended := r.of(" anchored", " smoothed", "", "", "", "", "", "", "", "")
 	switch r.IntN(6) {
 	case 0:
+		if extended == " smoothed" {
+			return r.series() + extended + r.modifiers()
+		}
 		return r.series() + r.modifiers()
 	case 1:
 		return r.of("timestamp", "abs", "") + "(" + r.series() + r.modifiers() + ")"
@@ -215,7 +219,7 @@ func (r random) vector(depth int) string {
 	function := r.of("rate", "increase", "delta", "min_over_time", "max_over_time", "count_over_time", "last_over_time", "first_over_time",
 		"present_over_time", "absent_over_time", "changes", "resets", "ts_of_first_over_time", "ts_of_last_over_time",
 		"rate", "increase", "irate", "idelta", "sum_over_time", "avg_over_time", "deriv", "ts_of_max_over_time", "quantile_over_time")
-	selected := r.series() + "[" + r.duration() + "]" + r.modifiers()
+	selected := r.series() + "[" + r.duration() + "]" + extended + r.modifiers()
 	if function == "quantile_over_time" {
 		selected = "0.3, " + selected
 	}

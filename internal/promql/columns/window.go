@@ -87,8 +87,9 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 		}
 		run.offset = w.windowOffset(ev)
 		err := w.each(ev, perSeries{
-			use:        uses[w.call.Func.Name],
+			use:        w.use(),
 			rangeMS:    w.rangeMS,
+			offset:     run.offset,
 			fixed:      w.fixed(),
 			compute:    func() func(*item, decoded) { return run.windows().compute },
 			apply:      func(it *item) error { return run.apply(it, sink) },

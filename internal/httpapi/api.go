@@ -33,6 +33,7 @@ import (
 	"github.com/prometheus/prometheus/util/httputil"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/promql/backtest"
 )
 
 // Targets lists scrape targets. scrape.Manager implements it.
@@ -76,6 +77,8 @@ type Options struct {
 
 	RuleOptions func() RuleOptions // of backtests; nil: the defaults
 	ExternalURL *url.URL           // in templates of backtests; nil: none
+	// Recorded receives what the recording rules of a backtest have written; nil: nobody does.
+	Recorded func(context.Context, *backtest.History) error
 
 	// Admin allows clients to end the queries of other clients, with requests that Guard admits; Guard may be nil.
 	Admin bool

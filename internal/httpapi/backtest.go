@@ -63,7 +63,11 @@ func (a *API) backtest(r *http.Request) (response, *apiError) {
 		return response{}, apiErr
 	}
 	opts.Engine, opts.Queryable, opts.QueryOpts = estimated{a.opts.Engine, a, run}, a.watch(from, run), queryOpts
+	opts.Record = a.opts.Recorded != nil
 	res, err := backtest.Run(ctx, rules, opts)
+	if err == nil && opts.Record {
+		err = a.opts.Recorded(ctx, res.History)
+	}
 	if ended := run.err(); ended != nil {
 		return response{}, queryError(ended)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	promrules "github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/util/teststorage"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ferula-io/ferula/internal/promql/backtest"
 )
@@ -338,4 +339,82 @@ func TestRun_EqualsTheRuleManager(t *testing.T) {
 		t.Errorf("only %d notifications and %d intervals were compared", notifications, intervals)
 	}
 	t.Logf("%d notifications and %d intervals", notifications, intervals)
+}
+
+// The alerts of ferula's own mixin, over random incidents in every series that their expressions select.
+func TestRun_OfTheMixinEqualsTheRuleManager(t *testing.T) {
+	content, err := os.ReadFile("../../../mixin/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, errs := rulefmt.Parse(content, false, model.UTF8Validation, parser.NewParser(parser.Options{}), quiet)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	w, rnd := newWorld(t, 1_000_000), rand.New(rand.NewPCG(3, 4))
+	const samples = 240
+	known := map[string]bool{}
+	for g := range parsed.Groups {
+		for r := range parsed.Groups[g].Rules {
+			rule := &parsed.Groups[g].Rules[r]
+			if rule.Alert != "" {
+				if rule.Labels == nil {
+					rule.Labels = map[string]string{}
+				}
+				rule.Labels["rule"] = fmt.Sprintf("r%d-%d", g, r)
+				rule.For = min(rule.For, model.Duration(10*time.Minute))
+			}
+			expr, err := w.parser.ParseExpr(rule.Expr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+				s, ok := node.(*parser.VectorSelector)
+				if !ok {
+					return nil
+				}
+				for _, instance := range []string{"i1", "i2"} {
+					b := labels.NewBuilder(labels.FromStrings("job", "ferula", "instance", instance))
+					for _, m := range s.LabelMatchers {
+						if m.Type == labels.MatchEqual {
+							b.Set(m.Name, m.Value)
+						}
+					}
+					lset := b.Labels()
+					if known[lset.String()] {
+						continue
+					}
+					known[lset.String()] = true
+					v, left, rises := 0.0, 0, 0.0
+					w.append(t, lset, func(i int) (float64, bool) {
+						if left--; left < 0 {
+							left, rises = 40+rnd.IntN(40), float64(rnd.IntN(3)*rnd.IntN(1000))
+							v = float64(rnd.IntN(2))
+						}
+						v += rises
+						return v, true
+					}, samples)
+				}
+				return nil
+			})
+		}
+	}
+	content, err = yaml.Marshal(parsed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := w.options(samples * 15 * time.Second)
+	got := transcribed(run(t, string(content), o))
+	want := w.wanted(t, string(content), o)
+	n := 0
+	for rule := range want {
+		if !slices.Equal(got[rule], want[rule]) {
+			t.Errorf("rule %s:\ngot  %s\nwant %s", rule, strings.Join(got[rule], "\n"), strings.Join(want[rule], "\n"))
+		}
+		n += len(want[rule])
+	}
+	if len(got) != len(want) || n < 50 {
+		t.Errorf("%d rules, want %d; %d events", len(got), len(want), n)
+	}
+	t.Logf("%d rules, %d events", len(want), n)
 }

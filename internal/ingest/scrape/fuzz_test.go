@@ -145,7 +145,9 @@ func TestNumber_HasTheBitsOfParseFloat(t *testing.T) {
 			t.Errorf("%q is not read", text)
 		}
 	}
-	for _, text := range valueTexts {
+	edges := []string{"9007199254740991", "9007199254740992", "9007199254740993", "90071992547409.91", "1844674407370955161",
+		"18446744073709551617", "0.123456789012345678", "0.0000000000000000001", "0000000000000000001.5", "-0.000000000000000000"}
+	for _, text := range append(edges, valueTexts...) {
 		check(text)
 	}
 	r := rand.New(rand.NewPCG(*historySeed, 1))

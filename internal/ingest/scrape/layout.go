@@ -123,7 +123,8 @@ func (l *layout) read(dst []float64, body []byte) ([]float64, bool) {
 	}
 }
 
-var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
+var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+	1e16, 1e17, 1e18, 1e19}
 
 // number reads the number before the line feed at which a value ends, and returns its length. The length is 0 if
 // there is no line feed, or if the text before it is not a number that a page may have.
@@ -148,15 +149,18 @@ func number(b []byte) (v float64, n int) {
 	if point >= 0 {
 		count, decimals = count-1, i-point-1
 	}
-	if i < len(b) && b[i] == '\n' && count > 0 && count <= 15 {
+	plain := i < len(b) && b[i] == '\n'
+	if plain && count > 0 && count <= 19 && digits < 1<<53 { // 19 digits are below 2^64
 		if v = float64(digits) / powersOfTen[decimals]; negative {
 			v = -v
 		}
 		return v, i
 	}
-	end := bytes.IndexByte(b, '\n')
-	if end <= 0 || bytes.ContainsAny(b[:end], "pP_") {
-		return 0, 0
+	end := i
+	if !plain {
+		if end = bytes.IndexByte(b, '\n'); end <= 0 || bytes.ContainsAny(b[i:end], "pP_") {
+			return 0, 0
+		}
 	}
 	v, err := strconv.ParseFloat(string(b[:end]), 64)
 	if err != nil {

@@ -2,6 +2,7 @@ package scrape
 
 import (
 	"sync"
+	"unique"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -131,12 +132,19 @@ type metadataStore struct {
 
 var _ scrape.MetricMetadataStore = (*metadataStore)(nil)
 
+// family is a metric family of a target. Targets with the same family share its texts.
 type family struct {
-	metadata.Metadata
-	seen uint64 // the scrape whose page had the family last
+	name     unique.Handle[string]
+	metadata unique.Handle[metadata.Metadata]
+	seen     uint64 // the scrape whose page had the family last
 }
 
-func (f *family) size() int { return len(f.Help) + len(f.Unit) + len(f.Type) }
+var unknownMetadata = unique.Make(metadata.Metadata{Type: model.MetricTypeUnknown})
+
+func (f *family) size() int {
+	md := f.metadata.Value()
+	return len(md.Help) + len(md.Unit) + len(md.Type)
+}
 
 // set changes the metadata of a family in the given scrape.
 func (m *metadataStore) set(name []byte, seen uint64, change func(*metadata.Metadata)) *family {
@@ -144,12 +152,16 @@ func (m *metadataStore) set(name []byte, seen uint64, change func(*metadata.Meta
 	defer m.mu.Unlock()
 	f := m.families[string(name)]
 	if f == nil {
-		f = &family{Metadata: metadata.Metadata{Type: model.MetricTypeUnknown}}
-		m.families[string(name)] = f
+		f = &family{name: unique.Make(string(name)), metadata: unknownMetadata}
+		m.families[f.name.Value()] = f
 	} else {
 		m.size -= f.size()
 	}
-	change(&f.Metadata)
+	md := f.metadata.Value()
+	was := md
+	if change(&md); md != was {
+		f.metadata = unique.Make(md)
+	}
 	f.seen = seen
 	m.size += f.size()
 	return f
@@ -178,7 +190,8 @@ func (m *metadataStore) GetMetadata(name string) (scrape.MetricMetadata, bool) {
 }
 
 func (f *family) of(name string) scrape.MetricMetadata {
-	return scrape.MetricMetadata{MetricFamily: name, Type: f.Type, Help: f.Help, Unit: f.Unit}
+	md := f.metadata.Value()
+	return scrape.MetricMetadata{MetricFamily: name, Type: md.Type, Help: md.Help, Unit: md.Unit}
 }
 
 func (m *metadataStore) ListMetadata() []scrape.MetricMetadata {

@@ -260,8 +260,8 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 			opts.Exemplars = in.exemplars
 		}
 		if p.opts.AppendMetadata && in.meta != nil {
-			if partOf(l.Get(model.MetricNameLabel), string(in.family), in.meta.Type) {
-				opts.MetricFamilyName, opts.Metadata = string(in.family), in.meta.Metadata
+			if partOf(l.Get(model.MetricNameLabel), string(in.family), in.meta.metadata.Value().Type) {
+				opts.MetricFamilyName, opts.Metadata = string(in.family), in.meta.metadata.Value()
 			} else {
 				in.meta = nil // it does not describe the lines after this one, either
 			}

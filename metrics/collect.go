@@ -70,10 +70,8 @@ func (s *Set) HasFamily(name string) bool {
 		name = quoted(name)
 	}
 	s.mu.Lock()
-	if s.changed.Load() {
-		s.orderLocked()
-	}
-	found := familyNamed(s.sorted, []byte(name)) != nil
+	s.orderLocked()
+	found := familyNamed(s.metrics, []byte(name)) != nil
 	s.mu.Unlock()
 	if c := s.collectors.Load(); c != nil && !found {
 		if families := c.families.Load(); families != nil {

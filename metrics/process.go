@@ -229,10 +229,8 @@ func appendProcessNames(dst []string, entries []entry) []string {
 // that begin with one of processPrefixes.
 func (s *Set) appendProcessNames(dst []string) []string {
 	s.mu.Lock()
-	if s.changed.Load() {
-		s.orderLocked()
-	}
-	dst = appendProcessNames(dst, s.sorted)
+	s.orderLocked()
+	dst = appendProcessNames(dst, s.metrics)
 	s.mu.Unlock()
 	if c := s.collectors.Load(); c != nil {
 		if families := c.families.Load(); families != nil {

@@ -34,7 +34,6 @@ type PrometheusHistogram struct {
 
 	mu      sync.Mutex
 	buckets []uint64 // not cumulative: one for each bound, and one for the values above all bounds
-	count   uint64
 	sum     float64
 	resetMS int64 // the time of the last Reset; 0: none
 
@@ -106,25 +105,35 @@ func (h *PrometheusHistogram) Update(v float64) {
 	if !(v >= 0) {
 		return
 	}
-	i := h.bucket(v)
-	h.mu.Lock()
-	h.buckets[i]++
-	h.count++
-	h.sum += v
+	bucket := &h.buckets[h.bucket(v)] // the count is the sum of the buckets
 	if h.native != nil {
-		h.native.Add(v)
+		h.updateNative(bucket, v)
+		return
 	}
+	h.mu.Lock()
+	*bucket++
+	h.sum += v
+	h.mu.Unlock()
+}
+
+// updateNative is a function of its own, because a call within Update's lock makes every update slower.
+func (h *PrometheusHistogram) updateNative(bucket *uint64, v float64) {
+	h.mu.Lock()
+	*bucket++
+	h.sum += v
+	h.native.Add(v)
 	h.mu.Unlock()
 }
 
 func (h *PrometheusHistogram) bucket(v float64) int {
-	bounds := h.bounds // loaded once
-	for i, bound := range bounds {
+	i := 0
+	for _, bound := range h.bounds {
 		if v <= bound {
-			return i
+			break
 		}
+		i++
 	}
-	return len(bounds)
+	return i
 }
 
 // UpdateWithExemplar counts v and replaces the exemplar of its bucket. labels are as in
@@ -152,7 +161,7 @@ func (h *PrometheusHistogram) UpdateDuration(start time.Time) {
 func (h *PrometheusHistogram) Reset() {
 	h.mu.Lock()
 	clear(h.buckets)
-	h.count, h.sum, h.resetMS = 0, 0, time.Now().UnixMilli()
+	h.sum, h.resetMS = 0, time.Now().UnixMilli()
 	h.examples = nil
 	if h.native != nil {
 		h.native.Reset()
@@ -171,14 +180,14 @@ func (h *PrometheusHistogram) appendTo(dst []byte) []byte {
 		dst = appendUint(dst, h.lines[i], upToHere)
 	}
 	sum := len(h.buckets)
-	return appendUint(appendNumber(dst, h.lines[sum], h.sum), h.lines[sum+1], h.count)
+	return appendUint(appendNumber(dst, h.lines[sum], h.sum), h.lines[sum+1], upToHere)
 }
 
 func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m.Reset(exposition.Histogram)
-	m.Count, m.Sum, m.CreatedMS = h.count, h.sum, h.resetMS
+	m.Sum, m.CreatedMS = h.sum, h.resetMS
 	upToHere := uint64(0)
 	for i, n := range h.buckets {
 		upToHere += n
@@ -191,6 +200,7 @@ func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
 		}
 		m.Buckets = append(m.Buckets, b)
 	}
+	m.Count = upToHere
 	if n := h.native; n != nil {
 		m.Native.Is, m.Native.Schema, m.Native.ZeroThreshold, m.Native.ZeroCount = true, n.Schema, n.ZeroThreshold, n.Zero
 		m.Native.Indexes, m.Native.Counts = append(m.Native.Indexes, n.Indexes...), append(m.Native.Counts, n.Counts...)

@@ -23,9 +23,10 @@ type Set struct {
 	// keeps its lock, delays neither registration nor other scrapes. Metrics that are removed
 	// meanwhile stay in memory until the slow scrape ends. A scrape that runs alone does not
 	// allocate: registration has allocated the memory.
-	mainScrape    sync.Mutex   // held by one scrape; taken with TryLock only
-	page          page         // buffer of the scrape that holds mainScrape
-	otherScrapes  sync.RWMutex // read-locked by further overlapping scrapes
+	mainScrape    sync.Mutex              // held by one scrape; taken with TryLock only
+	page          page                    // buffer of the scrape that holds mainScrape
+	otherScrapes  sync.RWMutex            // read-locked by further overlapping scrapes
+	sorted        atomic.Pointer[[]entry] // metrics after the last orderLocked; nil in a set without any
 	changed       atomic.Bool
 	hasNonClassic atomic.Bool                         // some name needs quotes or escaping
 	writers       atomic.Pointer[[]func(w io.Writer)] // copied on write
@@ -42,7 +43,6 @@ type Set struct {
 	index   index
 	metrics []entry             // sorted up to index ordered, then in order of registration
 	ordered int                 // number of sorted entries
-	sorted  []entry             // the entries that scrapes iterate over: metrics after the last orderLocked
 	removed map[metric]struct{} // unregistered, but still in metrics
 	vectors []resetter          // all vectors, for UnregisterAllMetrics and Vectors
 }
@@ -79,6 +79,9 @@ func NewSet() *Set { return &Set{} }
 // add appends a metric. The caller holds mu.
 func (s *Set) add(m metric) {
 	s.index.add(m)
+	if s.sorted.Load() == nil {
+		s.sorted.Store(new([]entry))
+	}
 	// A merge of sorted and new metrics needs as many free entries as there are new metrics.
 	n, merged := len(s.metrics), 0
 	if s.ordered > 0 {
@@ -250,9 +253,9 @@ func (s *Set) enter() (entries []entry, p *page) {
 		s.otherScrapes.RLock()
 		p = getPage()
 	}
-	s.mu.Lock()
-	entries = s.sorted
-	s.mu.Unlock()
+	if sorted := s.sorted.Load(); sorted != nil {
+		entries = *sorted
+	}
 	return entries, p
 }
 
@@ -340,15 +343,20 @@ func (s *Set) descriptionFor(m metric, family string) description {
 // orderLocked sorts metrics, without the removed ones, and sets sorted to them. The caller
 // holds mu. If a scrape is iterating over metrics, which is rare, orderLocked sorts a copy.
 func (s *Set) orderLocked() {
-	if alone := s.mainScrape.TryLock(); !alone {
-		s.copyMetrics()
-	} else {
+	if !s.changed.Load() {
+		return
+	}
+	sorted := s.sorted.Load()
+	alone := s.mainScrape.TryLock()
+	if alone {
 		defer s.mainScrape.Unlock()
 		if alone = s.otherScrapes.TryLock(); alone {
 			defer s.otherScrapes.Unlock()
-		} else {
-			s.copyMetrics()
 		}
+	}
+	if !alone { // scrapes load sorted after they have locked
+		s.copyMetrics()
+		sorted = new([]entry)
 	}
 	s.metrics, s.ordered = sortEntries(s.metrics, s.ordered, s.removed)
 	if len(s.removed) > removedMax {
@@ -356,7 +364,8 @@ func (s *Set) orderLocked() {
 	} else {
 		clear(s.removed)
 	}
-	s.sorted = s.metrics
+	*sorted = s.metrics
+	s.sorted.Store(sorted)
 	s.changed.Store(false)
 }
 

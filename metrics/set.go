@@ -57,7 +57,7 @@ func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
 // gauge has the value that Set, Add, Inc and Dec give it. f must be safe for concurrent
 // calls. If f panics during a scrape, this gauge is not exposed.
 func (s *Set) NewGauge(name string, f func() float64) *Gauge {
-	return register(s, &Gauge{named: named{s.fullName(name)}, callback: f})
+	return register(s, newGauge(s.fullName(name), f))
 }
 
 // GetOrCreateGauge returns the gauge with this name and registers it, with the callback f,
@@ -66,7 +66,7 @@ func (s *Set) GetOrCreateGauge(name string, f func() float64) *Gauge {
 	if g, ok := lookup[*Gauge](s, name); ok {
 		return g
 	}
-	return getOrRegister(s, &Gauge{named: named{s.fullName(name)}, callback: f})
+	return getOrRegister(s, newGauge(s.fullName(name), f))
 }
 
 // NewHistogram registers a new vmrange histogram.

@@ -65,20 +65,59 @@ func (c *Counter) read(m *exposition.Metric) bool {
 // FloatCounter is a counter of floats. Sub and Set make it usable as a gauge too. The
 // zero FloatCounter is ready for use but is not registered in a Set.
 //
-// It uses a mutex: with an atomic float, two cores that add at the same time repeat
-// failed compare-and-swaps and take three times as long.
+// While only whole numbers have been added, the value is an integer, and an update is one atomic
+// operation. From then on it is a float under a mutex: with an atomic float, two cores that add at
+// the same time repeat failed compare-and-swaps and take three times as long.
 type FloatCounter struct {
 	named
+	whole   atomic.Int64 // the value; at most floatBelow: the value is v
 	mu      sync.Mutex
 	v       float64
 	example atomic.Pointer[exemplar]
 }
 
+// Whole numbers are still added to whole after it has become floatMark. Those additions have no effect:
+// Add sees that the sum is at most floatBelow and adds to v, too. The limit of one addition keeps a
+// million concurrent ones within 1<<60 of the mark.
+const (
+	wholeMax   = 1 << 53 // floats are exact up to it
+	addMax     = 1 << 40
+	floatMark  = -1 << 62
+	floatBelow = -1 << 61
+	driftMax   = 1 << 60
+)
+
 // Add adds n.
 func (fc *FloatCounter) Add(n float64) {
+	i := int64(n)
+	if float64(i) != n || i < -addMax || i > addMax {
+		fc.mu.Lock()
+		if fc.whole.Load() > floatBelow {
+			fc.toFloat()
+		}
+		fc.v += n
+		fc.mu.Unlock()
+	} else if sum := fc.whole.Add(i); sum <= floatBelow {
+		fc.addToFloat(n)
+	} else if sum < -wholeMax || sum > wholeMax {
+		fc.addToFloat(0)
+	}
+}
+
+func (fc *FloatCounter) addToFloat(n float64) {
 	fc.mu.Lock()
+	fc.toFloat()
 	fc.v += n
 	fc.mu.Unlock()
+}
+
+// toFloat moves the value from whole to v. The caller holds mu.
+func (fc *FloatCounter) toFloat() {
+	if n := fc.whole.Load(); n > floatBelow {
+		fc.v = float64(fc.whole.Swap(floatMark))
+	} else if n < floatMark-driftMax || n > floatMark+driftMax {
+		fc.whole.Store(floatMark)
+	}
 }
 
 // AddWithExemplar adds n and replaces the exemplar, see Counter.AddWithExemplar.
@@ -92,6 +131,9 @@ func (fc *FloatCounter) Sub(n float64) { fc.Add(-n) }
 
 // Get returns the value.
 func (fc *FloatCounter) Get() float64 {
+	if n := fc.whole.Load(); n > floatBelow {
+		return float64(n)
+	}
 	fc.mu.Lock()
 	v := fc.v
 	fc.mu.Unlock()
@@ -101,6 +143,7 @@ func (fc *FloatCounter) Get() float64 {
 // Set sets the counter to n.
 func (fc *FloatCounter) Set(n float64) {
 	fc.mu.Lock()
+	fc.toFloat()
 	fc.v = n
 	fc.mu.Unlock()
 }
@@ -173,8 +216,20 @@ func (c *callbackMetric) readAs(t exposition.Type, m *exposition.Metric) bool {
 // The zero Gauge is ready for use but is not registered in a Set.
 type Gauge struct {
 	named
-	v        atomicFloat
+	v        atomicFloat // hasCallback with a callback
 	callback func() float64
+}
+
+// hasCallback is a NaN that marks a gauge with a callback. So Set needs no field but the value: it
+// would wait for the cache line again if another core has written the value meanwhile.
+const hasCallback = 0x7ff8_0000_fe50_1a00
+
+func newGauge(name string, f func() float64) *Gauge {
+	g := &Gauge{named: named{name}, callback: f}
+	if f != nil {
+		g.v.bits.Store(hasCallback)
+	}
+	return g
 }
 
 // panicked has the names of metrics whose callback has panicked, each logged once.
@@ -212,8 +267,8 @@ func (g *Gauge) Get() float64 {
 
 // Set sets the gauge to v. It panics if the gauge has a callback.
 func (g *Gauge) Set(v float64) {
-	g.v.store(v) // v is stored before callback is read, so that the cache line of both is fetched once, for writing
-	if g.callback != nil {
+	if g.v.swap(v) == hasCallback && g.callback != nil {
+		g.v.bits.Store(hasCallback)
 		g.panicHasCallback("Set")
 	}
 }
@@ -324,8 +379,10 @@ func (x *exemplar) read(m *exposition.Metric) exposition.Exemplar {
 // atomicFloat is a float64 without a lock: add repeats a compare-and-swap until it succeeds.
 type atomicFloat struct{ bits atomic.Uint64 }
 
-func (f *atomicFloat) load() float64   { return math.Float64frombits(f.bits.Load()) }
-func (f *atomicFloat) store(v float64) { f.bits.Store(math.Float64bits(v)) }
+func (f *atomicFloat) load() float64 { return math.Float64frombits(f.bits.Load()) }
+
+// swap stores v and returns the bits of the value before.
+func (f *atomicFloat) swap(v float64) uint64 { return f.bits.Swap(math.Float64bits(v)) }
 
 func (f *atomicFloat) add(v float64) {
 	for {

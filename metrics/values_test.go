@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -106,7 +107,7 @@ func TestPrometheusHistogram_UpdatesAndReset(t *testing.T) {
 		t.Errorf("after Reset: %s", got)
 	}
 	h.UpdateDuration(time.Now().Add(-time.Hour))
-	if h.sum < 3600 || h.count != 1 || h.buckets[2] != 1 {
+	if h.sum < 3600 || !slices.Equal(h.buckets, []uint64{0, 0, 1}) {
 		t.Errorf("%v seconds", h.sum)
 	}
 	n := s.NewNativeHistogram("n", NativeHistogramOptions{})
@@ -116,7 +117,7 @@ func TestPrometheusHistogram_UpdatesAndReset(t *testing.T) {
 		t.Errorf("%+v", n.native)
 	}
 	n.Reset()
-	if len(n.native.Indexes) != 0 || n.native.Zero != 0 || n.count != 0 {
+	if len(n.native.Indexes) != 0 || n.native.Zero != 0 || n.buckets[0] != 0 {
 		t.Errorf("after Reset: %+v", n.native)
 	}
 }
@@ -162,6 +163,87 @@ func TestBuckets_BoundsIncrease(t *testing.T) {
 		if got := newNativeHistogram("n", NativeHistogramOptions{BucketFactor: factor}).native.Schema; got != want {
 			t.Errorf("factor %v: schema %d, want %d", factor, got, want)
 		}
+	}
+}
+
+// A FloatCounter has the sum that a float has after the same additions, one after the other,
+// whether it is an integer still or not.
+func TestFloatCounter_AddsAsAFloat(t *testing.T) {
+	inf, big := math.Inf(1), float64(1<<53)
+	for i, adds := range [][]float64{
+		{1, 2, -5}, {0.1, 1, 0.2, -3, 1e-9}, {1, 0.1, 1, 0.7}, {big - 1, 1, 1, 1, 2, 3}, {-big, -1, -2, -3},
+		{1 << 40, 1<<40 + 1, 1 << 60}, {1e300, 1, -1e300}, {3, inf, 1}, {1, math.NaN(), 1},
+		{big, big, big, 0.5}, {0, math.Copysign(0, -1)},
+	} {
+		var c FloatCounter
+		want := 0.0
+		for _, n := range adds {
+			want += n
+			if c.Add(n); math.Float64bits(c.Get()) != math.Float64bits(want) {
+				t.Errorf("%d: after %v of %v: %v, want %v", i, n, adds, c.Get(), want)
+			}
+		}
+		for want = 7; want < 10; want++ {
+			c.Set(want)
+			c.Add(0.5)
+			if c.Add(-2); c.Get() != want-1.5 {
+				t.Errorf("%d: %v after Set, want %v", i, c.Get(), want-1.5)
+			}
+		}
+	}
+	// Whole numbers that are added to a float move its mark, which moves back.
+	var c FloatCounter
+	c.Add(0.5)
+	for range 1 << 21 {
+		c.Add(1 << 40)
+	}
+	if got := c.Get(); got != 0x1p61 {
+		t.Errorf("%v, want 2^61", got)
+	}
+}
+
+// No update is lost when whole numbers, fractions and sums above 2^53 are added at the same time.
+func TestFloatCounter_ConcurrentUpdatesAreKept(t *testing.T) {
+	const n = 2000
+	for start, step := range map[float64]float64{0: 0.5, 1 << 53: 1 << 10, -1 << 53: -(1 << 41), 7: 3} {
+		for range 20 {
+			var c FloatCounter
+			c.Add(start)
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					for i := range n {
+						c.Add(2 * step)
+						if i >= n/2 {
+							c.Add(step)
+						}
+						_ = c.Get()
+					}
+				}()
+			}
+			wg.Wait()
+			if got, want := c.Get(), start+4*(2*n+n/2)*step; got != want {
+				t.Fatalf("%v and steps of %v: %v, want %v", start, step, got, want)
+			}
+		}
+	}
+}
+
+// A gauge with a callback may not be set, twice either; NaN of any kind may be a value.
+func TestGauge_SetWithCallbackPanics(t *testing.T) {
+	g := NewSet().NewGauge("g", func() float64 { return 5 })
+	for range 2 {
+		mustPanic(t, "which has a callback", func() { g.Set(1) })
+	}
+	if g.Get() != 5 {
+		t.Errorf("%v", g.Get())
+	}
+	plain := NewSet().NewGauge("g", nil)
+	plain.Set(math.Float64frombits(hasCallback))
+	if plain.Set(1); plain.Get() != 1 {
+		t.Errorf("%v", plain.Get())
 	}
 }
 

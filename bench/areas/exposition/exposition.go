@@ -263,7 +263,8 @@ func samePages(what string, all [3]library) error {
 
 func (b *bench) scrapes() error {
 	for _, k := range kinds {
-		all, err := filled(k.name, func(l library) { k.make(l) })
+		var updates []func(i int)
+		all, err := filled(k.name, func(l library) { updates = append(updates, k.make(l)) })
 		if err != nil {
 			return err
 		}
@@ -278,9 +279,35 @@ func (b *bench) scrapes() error {
 		if k.goal != "summary" {
 			b.RatioTo("exposition/"+k.goal, floor, what)
 		}
+		if err := b.live(k.name, all, updates); err != nil {
+			return err
+		}
 		b.Logf("%s: bytes are equal", what)
 	}
 	return nil
+}
+
+// live measures scrapes with one update before each, because libraries may keep the text of a
+// value that has not changed.
+func (b *bench) live(name string, all [3]library, updates []func(i int)) error {
+	what := "scrape, an update before each: " + name
+	var sides []timed
+	for side, m := range makers {
+		update, write := updates[side], scrapeOf(all[side])
+		for i := range manyCalls {
+			update(i)
+		}
+		sides = append(sides, timed{m.side, func(n int) {
+			for i := range n {
+				update(i)
+				write(1)
+			}
+		}})
+	}
+	if err := samePages(what, all); err != nil {
+		return err
+	}
+	return b.measure(what, sides...)
 }
 
 // floorOf returns a function that appends text again n times: prefixes that are rendered in

@@ -19,14 +19,23 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// updates measures updates of one metric by one goroutine. The numbers are indexes of
-// kinds. A kind without a goal is only reported.
+// whole is a FloatCounter of whole numbers, such as bytes.
+var whole = kind{"FloatCounter, whole numbers", "", func(l library) func(int) {
+	c := l.float("f_total")
+	return func(int) { c.Add(3) }
+}}
+
+// updates measures updates of one metric by one goroutine. A kind without a goal is only reported.
 func (b *bench) updates() error {
 	for _, c := range []struct {
-		goal string
-		kind int
-	}{{"counter", 0}, {"", 1}, {"gauge", 2}, {"histogram", 3}, {"", 4}, {"summary", 6}} {
-		k := kinds[c.kind]
+		goal, over string
+		kind       kind
+	}{
+		{"counter", victoria, kinds[0]}, {"", "", kinds[1]}, {"floatcounter", golang, whole},
+		{"gauge", victoria, kinds[2]}, {"histogram", victoria, kinds[3]}, {"", "", kinds[4]},
+		{"summary", victoria, kinds[6]},
+	} {
+		k := c.kind
 		what := "update: " + k.name
 		var sides []timed
 		for _, m := range makers {
@@ -41,7 +50,7 @@ func (b *bench) updates() error {
 			return err
 		}
 		if c.goal != "" {
-			b.Ratio("update/"+c.goal, what)
+			b.RatioTo("update/"+c.goal, c.over, what)
 		}
 	}
 	return nil
@@ -64,8 +73,7 @@ func (b *bench) contended() error {
 		return nil
 	}
 	worst, from := 0.0, ""
-	for _, c := range []int{0, 1, 2, 3, 4, 6} {
-		k := kinds[c]
+	for _, k := range []kind{kinds[0], kinds[1], whole, kinds[2], kinds[3], kinds[4], kinds[6]} {
 		what := "update, contended: " + k.name
 		for round := 1; round <= b.Rounds; round++ {
 			var updates []func(i int)

@@ -217,8 +217,8 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	return true, c.addSummary(to, chunk, &s)
 }
 
-// addSummary appends the points of a summary, or extends the last stretch. With extremes, the least and the greatest value
-// replace the first and the last one.
+// addSummary appends the points of a summary, or extends the last stretch. With extremes, the least and the greatest
+// value replace the first and the last one.
 func (c *cover) addSummary(to *decoded, chunk *series.Chunk, s *series.Summary) error {
 	if c.extremes {
 		s.First, s.Last = s.Min, s.Max
@@ -246,7 +246,8 @@ func (c *cover) addSummary(to *decoded, chunk *series.Chunk, s *series.Summary) 
 	to.points = append(to.points, promql.FPoint{T: chunk.MinMS, F: s.First})
 	if s.Count > 1 {
 		to.points = append(to.points, promql.FPoint{T: chunk.MaxMS, F: s.Last})
-		to.stretches = append(to.stretches, stretch{int32(n + 1), last.more + int32(s.Count-2), last.changes + int32(s.Changes)})
+		last.at, last.more, last.changes = int32(n+1), last.more+int32(s.Count-2), last.changes+int32(s.Changes)
+		to.stretches = append(to.stretches, last)
 		to.until = c.nextEdge(chunk.MaxMS)
 	}
 	return nil

@@ -154,7 +154,11 @@ func run(ctx context.Context, b *area.Bench) error {
 	if err := fallback(ctx, b); err != nil {
 		return err
 	}
+	if err := backtests(ctx, b, sides[1]); err != nil {
+		return err
+	}
 	conclude(b)
+	concludeBacktests(b)
 	return nil
 }
 

@@ -231,7 +231,7 @@ func (l *loop) report(ctx context.Context, app storage.AppenderV2, at, start tim
 		return
 	}
 	_, end = span(ctx, "scrapeCommit")
-	err = app.Commit()
+	err = commit(app)
 	end(err)
 	if l.cfg.ExtraScrapeMetricsEnabled() {
 		l.metrics.duration.Observe(time.Since(start).Seconds())
@@ -239,6 +239,14 @@ func (l *loop) report(ctx context.Context, app storage.AppenderV2, at, start tim
 	if err != nil {
 		l.logger.Error("Scrape commit failed", "err", err)
 	}
+}
+
+// commit commits in a goroutine of its own. The head compresses a record with 32 KB of the stack; the stack of a loop
+// would grow to 64 KB and keep them until the next scrape.
+func commit(app storage.AppenderV2) error {
+	done := make(chan error)
+	go func() { done <- app.Commit() }()
+	return <-done
 }
 
 // endStale appends staleness markers for a target that is gone. Another loop may scrape the target again, so endStale

@@ -263,18 +263,29 @@ func (b *bench) underneath(ctx context.Context, round int) error {
 	}, b.floor)
 }
 
-const clientGrowth = "growth of RssAnon of ferula's client: samples, 8 h"
+const (
+	clientGrowth = "growth of RssAnon of ferula's client: "
+	clientCPU    = "CPU of ferula's client: "
+)
 
-// ofClient measures the growth of memory of ferula's client, which reads from each server.
+// ofClient measures the growth of memory of ferula's client, which reads from each server, and then the CPU of another read.
 func (b *bench) ofClient(ctx context.Context, round int) error {
 	for _, s := range b.sides {
-		err := b.With(ctx, own(), func() error {
-			g, err := b.drain.GrowthDuring(ctx, func() error { _, err := samples8h().drained(ctx, b.drain.Server, s.Server); return err })
-			b.Add(round, s.Name, clientGrowth, area.Bytes, float64(g.Bytes()))
-			return err
-		}, b.drain)
-		if err != nil {
-			return err
+		for _, r := range []read{samples8h(), chunks8h()} {
+			err := b.With(ctx, own(), func() error {
+				drain := func() error { _, err := r.drained(ctx, b.drain.Server, s.Server); return err }
+				g, err := b.drain.GrowthDuring(ctx, drain)
+				if err != nil {
+					return err
+				}
+				b.Add(round, s.Name, clientGrowth+r.what, area.Bytes, float64(g.Bytes()))
+				cpu, err := b.drain.CPUDuring(ctx, drain)
+				b.Add(round, s.Name, clientCPU+r.what, area.Seconds, cpu.Seconds())
+				return err
+			}, b.drain)
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil

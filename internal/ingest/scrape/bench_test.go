@@ -33,7 +33,8 @@ func (c *counting) Append(ref storage.SeriesRef, _ labels.Labels, _, _ int64, _ 
 }
 
 // benchPage has 1,000 series, half of whose values differ between pages.
-func benchPage(page int, shuffled bool) string {
+// churned of its series are in no other page.
+func benchPage(page int, shuffled bool, churned int) string {
 	r := rand.New(rand.NewPCG(1, uint64(page)))
 	families := make([]string, 100)
 	for i := range families {
@@ -44,7 +45,11 @@ func benchPage(page int, shuffled bool) string {
 			if j%2 == 0 {
 				v = r.Float64() * 1e5
 			}
-			fmt.Fprintf(&b, "family_%d_total{method=\"GET\",code=\"20%d\",handler=\"/api/v1/query\"} %v\n", i, j, v)
+			handler := "/api/v1/query"
+			if j == 5 && i < churned {
+				handler = fmt.Sprint("/", page)
+			}
+			fmt.Fprintf(&b, "family_%d_total{method=\"GET\",code=\"20%d\",handler=\"%s\"} %v\n", i, j, handler, v)
 		}
 		families[i] = b.String()
 	}
@@ -56,7 +61,10 @@ func benchPage(page int, shuffled bool) string {
 
 // 1,000 targets of 1,000 series are scraped in turn, without HTTP. "parser" is the path of a page without a layout.
 func BenchmarkPage(b *testing.B) {
-	for name, mode := range map[string]struct{ parser, shuffled bool }{"layout": {}, "parser": {parser: true}, "shuffled": {shuffled: true}} {
+	for name, mode := range map[string]struct {
+		parser, shuffled bool
+		churned          int
+	}{"layout": {}, "parser": {parser: true}, "shuffled": {shuffled: true}, "churn": {churned: 10}} {
 		b.Run(name, func(b *testing.B) {
 			const targets = 1000
 			g := &targetgroup.Group{}
@@ -71,7 +79,7 @@ func BenchmarkPage(b *testing.B) {
 			}
 			var bodies [8][]byte
 			for i := range bodies {
-				bodies[i] = []byte(benchPage(i, mode.shuffled) + "\n")[:len(benchPage(i, mode.shuffled))]
+				bodies[i] = []byte(benchPage(i, mode.shuffled, mode.churned))
 			}
 			scrapeOne := func(l *loop, body []byte) {
 				if mode.parser {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math"
@@ -53,6 +54,10 @@ type answer struct {
 	body   string
 	gzip   bool
 	cut    bool // the connection ends before the body
+
+	protobuf string // the body for clients that prefer protobuf; "": they get the body, too
+	delay    time.Duration
+	down     bool // connections are refused
 }
 
 // recording is a storage that writes down what is committed. As the head does, it finds a series by its reference, or
@@ -63,10 +68,17 @@ type recording struct {
 	labels  map[storage.SeriesRef]string
 	next    storage.SeriesRef
 	commits map[string][]string // by target
+	ordered bool                // samples are refused that are not newer than the last of their series
+	last    map[string]sample
+}
+
+type sample struct {
+	t    int64
+	text string // of the value
 }
 
 func newRecording() *recording {
-	r := &recording{commits: map[string][]string{}}
+	r := &recording{commits: map[string][]string{}, last: map[string]sample{}}
 	r.collectGarbage()
 	return r
 }
@@ -87,8 +99,19 @@ func (r *recording) committed(instance string) string {
 	return lines
 }
 
+// all returns what was committed since the last call, ordered by target.
+func (r *recording) all() (lines []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, of := range slices.Sorted(maps.Keys(r.commits)) {
+		lines = append(lines, of+"\n"+strings.Join(r.commits[of], "---\n"))
+	}
+	clear(r.commits)
+	return lines
+}
+
 func (r *recording) AppenderV2(context.Context) storage.AppenderV2 {
-	return &recordingAppender{to: r, seen: map[string]uint64{}}
+	return &recordingAppender{to: r, seen: map[string]uint64{}, last: map[string]sample{}}
 }
 
 type recordingAppender struct {
@@ -96,6 +119,7 @@ type recordingAppender struct {
 	lines []string
 	seen  map[string]uint64
 	of    string // the target
+	last  map[string]sample
 }
 
 var errFull = errors.New("the storage is full")
@@ -132,7 +156,22 @@ func (a *recordingAppender) Append(ref storage.SeriesRef, l labels.Labels, st, t
 		return 0, storage.ErrDuplicateSampleForTimestamp
 	}
 	a.seen[key] = bits
-	if name == "scrape_duration_seconds" && bits != math.Float64bits(staleNaN) {
+	if a.to.ordered {
+		value := fmt.Sprint(bits)
+		if h != nil {
+			value = h.String()
+		}
+		if fh != nil {
+			value = fh.String()
+		}
+		if last, ok := a.to.last[key]; ok && t < last.t {
+			return 0, storage.ErrOutOfOrderSample
+		} else if ok && t == last.t && value != last.text {
+			return 0, storage.ErrDuplicateSampleForTimestamp
+		}
+		a.last[key] = sample{t, value}
+	}
+	if name == "scrape_duration_seconds" && !a.to.ordered && bits != math.Float64bits(staleNaN) {
 		bits = 0
 	}
 	text := fmt.Sprintf("%s %x @%s st=%d", key, bits, stamp(t), st)
@@ -170,6 +209,7 @@ func (a *recordingAppender) Commit() error {
 	})
 	a.to.mu.Lock()
 	defer a.to.mu.Unlock()
+	maps.Copy(a.to.last, a.last)
 	a.to.commits[a.of] = append(a.to.commits[a.of], strings.Join(a.lines, ""))
 	return nil
 }
@@ -186,6 +226,12 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	a := p.answers[r.Host]
 	p.mu.Unlock()
+	a.write(w, r)
+}
+
+var gzipWriters = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
+
+func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", a.media)
 	if a.media == "" {
 		w.Header()["Content-Type"] = nil
@@ -193,9 +239,11 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := []byte(a.body)
 	if a.gzip && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
+		z := gzipWriters.Get().(*gzip.Writer)
+		z.Reset(&b)
 		_, _ = z.Write(body)
 		_ = z.Close()
+		gzipWriters.Put(z)
 		body = b.Bytes()
 		w.Header().Set("Content-Encoding", "gzip")
 	}
@@ -233,6 +281,8 @@ func newTwins(t testing.TB, jobs string, groups map[string][]*targetgroup.Group,
 	opts.HTTPClientOptions = []commonconfig.HTTPClientOption{commonconfig.WithDialContextFunc(dial)}
 	opts.DiscoveryReloadOnStartup = true
 	theirs := opts
+	// Otherwise the library would keep the connections of all reloads, and files would run out.
+	theirs.HTTPClientOptions = append(theirs.HTTPClientOptions, commonconfig.WithKeepAlivesDisabled())
 	// The library scrapes when a loop ends, and a reload ends every loop but keeps what it knows.
 	theirs.InitialScrapeOffset, theirs.ScrapeOnShutdown = never, true
 	logger := slog.New(slog.DiscardHandler)
@@ -368,23 +418,29 @@ func (tw *twins) sameMetrics() {
 	tw.t.Helper()
 	var texts [2]string
 	for i, r := range tw.registry {
-		families, err := r.Gather()
-		if err != nil {
-			tw.t.Fatal(err)
-		}
-		for _, f := range families {
-			if strings.Contains(f.GetName(), "length") || strings.Contains(f.GetName(), "duration") ||
-				strings.HasSuffix(f.GetName(), "reloads_total") {
-				continue
-			}
-			for _, m := range f.Metric {
-				texts[i] += fmt.Sprintln(f.GetName(), m.Label, m.Counter.GetValue(), m.Gauge.GetValue())
+		for line := range strings.Lines(counters(tw.t, r)) {
+			if !strings.Contains(line, "length") && !strings.Contains(line, "duration") && !strings.Contains(line, "reloads_total") {
+				texts[i] += line
 			}
 		}
 	}
 	if texts[0] != texts[1] {
 		tw.t.Errorf("metrics: %s", difference(texts[1], texts[0]))
 	}
+}
+
+func counters(t testing.TB, r *prometheus.Registry) string {
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range families {
+		for _, m := range f.Metric {
+			fmt.Fprintln(&b, f.GetName(), m.Label, m.Counter.GetValue(), m.Gauge.GetValue(), m.Summary.GetSampleCount(), m.Histogram.GetSampleCount())
+		}
+	}
+	return b.String()
 }
 
 // A response that is cut after body_size_limit exceeds the limit.
@@ -395,6 +451,37 @@ func TestManager_CutResponsesExceedTheBodySizeLimit(t *testing.T) {
 		tw.scrape(map[string]answer{"a:80": {media: plainText, body: strings.Repeat("a 1\n", lines), gzip: true, cut: true}})
 	}
 	tw.sameMetrics()
+}
+
+// The storage refuses a sample of a page whose layout is known: the page still has its families, up to the sample that
+// ends it.
+func TestManager_PagesWithRefusedSamplesHaveMetadata(t *testing.T) {
+	groups := map[string][]*targetgroup.Group{"j": {{Targets: []model.LabelSet{{model.AddressLabel: "a:80"}}}}}
+	for name, odd := range map[string]string{
+		"refused sample": "# TYPE late counter\nlate 60\n# TYPE b gauge\nb 1\n",
+		"refused page":   "# TYPE late counter\nlate 1\n# TYPE b gauge\nb 1\n# TYPE late gauge\nfull 99\n# TYPE late summary\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			tw := newTwins(t, "  - {job_name: j, scrape_interval: INTERVAL}\n", groups, scrape.Options{})
+			known := strings.NewReplacer("late 60", "late 1", "full 99", "full 1").Replace(odd)
+			for _, body := range []string{known, known, odd} {
+				tw.scrape(map[string]answer{"a:80": {media: plainText, body: body}})
+			}
+			for range metadataAge + 2 {
+				tw.scrape(map[string]answer{"a:80": {media: plainText, body: "a 1\n"}})
+			}
+			if tw.known == 0 {
+				t.Error("no page had a known layout")
+			}
+		})
+	}
+}
+
+// A job without target groups has no series of failed syncs.
+func TestManager_CountsSyncsOfJobsWithoutTargets(t *testing.T) {
+	groups := map[string][]*targetgroup.Group{"empty": {}, "j": {{Targets: []model.LabelSet{{model.AddressLabel: "a:80"}}}}}
+	jobs := "  - {job_name: j, scrape_interval: INTERVAL}\n  - {job_name: empty, scrape_interval: INTERVAL}\n"
+	newTwins(t, jobs, groups, scrape.Options{}).sameMetrics()
 }
 
 // configurations are jobs by name; each history is scraped with each.
@@ -432,8 +519,12 @@ type history struct {
 	r       *rand.Rand
 	open    bool // OpenMetrics
 	shuffle bool // each page has its lines in another order
-	lines   []string
-	answers int
+	brief   bool // one of short histories: pages have timestamps, too
+	calm    bool // with few changes
+
+	protobuf bool // the target also speaks protobuf
+	lines    []string
+	answers  int
 }
 
 var seriesTexts = []string{
@@ -448,6 +539,8 @@ var valueTexts = []string{"0", "1", "-0", "+1", "1.5", "NaN", "nan", "+Inf", "-I
 
 func (h *history) value() string {
 	switch n := h.r.IntN(80); {
+	case h.calm && n%8 > 0:
+		return fmt.Sprint(h.r.IntN(45))
 	case n == 0:
 		return valueTexts[h.r.IntN(len(valueTexts))]
 	case n < 30:
@@ -459,7 +552,11 @@ func (h *history) value() string {
 
 func (h *history) comment() string {
 	name := []string{"a", "b", "c", "h", "s", "late"}[h.r.IntN(6)]
-	switch h.r.IntN(6) {
+	kind := h.r.IntN(6)
+	if h.calm && h.open {
+		kind *= 3 // other comments are errors in OpenMetrics
+	}
+	switch kind {
 	case 0:
 		return "# HELP " + name + " some " + fmt.Sprint(h.r.IntN(3)) + ` \\ help`
 	case 1:
@@ -477,16 +574,33 @@ func (h *history) comment() string {
 func (h *history) next() answer {
 	h.answers++
 	r := h.r
-	if h.answers == 1 || r.IntN(40) == 0 {
+	if h.answers == 1 || r.IntN(40) == 0 && !h.calm {
 		h.lines, h.open, h.shuffle = nil, r.IntN(3) == 0, r.IntN(3) == 0
-		for _, i := range r.Perm(len(seriesTexts))[:r.IntN(14)] {
-			h.lines = append(h.lines, seriesTexts[i]+" V")
+		texts := seriesTexts
+		if h.calm { // without those that are refused
+			texts = slices.DeleteFunc(slices.Clone(texts), func(s string) bool {
+				return slices.Contains([]string{"late", "old", "full", "lost", "long", "wide", "g"}, strings.SplitN(s, "{", 2)[0])
+			})
+		}
+		for _, i := range r.Perm(len(texts))[:r.IntN(14)] {
+			h.lines = append(h.lines, texts[i]+" V")
 			if r.IntN(3) == 0 {
 				h.lines = append(h.lines, h.comment())
 			}
 		}
 	}
-	switch r.IntN(30) {
+	if h.brief && r.IntN(40) == 0 {
+		line := pick(r, []string{"ts V @T", `ts{x="1"} V @T`, "a V @T", `c_total{x="7"} V @T`, `h_bucket{le="1"} V @T # {id="1"} V @T`, `c_total{x="8"} V # {id="2"} V @T`})
+		h.lines = slices.Insert(h.lines, r.IntN(len(h.lines)+1), line)
+	}
+	chance := 30
+	if h.brief {
+		chance = 60
+	}
+	if h.calm {
+		chance = 200
+	}
+	switch r.IntN(chance) {
 	case 0:
 		h.lines = slices.Insert(h.lines, r.IntN(len(h.lines)+1), seriesTexts[r.IntN(len(seriesTexts))]+" V")
 	case 1:
@@ -521,7 +635,11 @@ func (h *history) next() answer {
 		b.WriteString("# EOF\n")
 	}
 	a.body = b.String()
-	switch r.IntN(80) {
+	faults := 80
+	if h.calm {
+		faults = 400
+	}
+	switch r.IntN(faults) {
 	case 0:
 		a.status = 500
 	case 1:
@@ -569,7 +687,7 @@ func TestManager_StoresWhatPrometheusStores(t *testing.T) {
 	for name, opts := range map[string]scrape.Options{"default": {}, "metadata": {AppendMetadata: true},
 		"typed": {EnableTypeAndUnitLabels: true}, "second": {EnableOpenMetrics2: true}} {
 		t.Run(name, func(t *testing.T) {
-			n, rounds := *histories, 30
+			n, rounds := *histories, 24
 			if name != "default" {
 				n, rounds = (n+3)/4, 15
 			}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"unique"
 
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 )
@@ -211,12 +213,12 @@ func (c *cache) readKnown(body []byte, v *pageValues) (ok bool) {
 	return ok
 }
 
-// appendKnown appends the samples of a page that has the layout of the page before. handled is false if the page has
-// another layout; nothing was appended then.
-func (p *page) appendKnown(body []byte, contentType string) (handled bool, err error) {
+// appendKnown appends the samples of a page that has the layout of the page before. It reports false if the page has
+// another layout, or if the storage refuses a sample.
+func (p *page) appendKnown(body []byte, contentType string) bool {
 	l := p.cache.layout
 	if l == nil || l.contentType != contentType || p.app.maxSamples > 0 && l.kept > p.app.maxSamples {
-		return false, nil
+		return false
 	}
 	v := valueBuffers.Get().(*pageValues)
 	defer func() {
@@ -225,7 +227,7 @@ func (p *page) appendKnown(body []byte, contentType string) (handled bool, err e
 		}
 	}()
 	if !p.cache.readKnown(body, v) {
-		return false, nil
+		return false
 	}
 	l.used = true
 	p.total = l.values
@@ -235,8 +237,10 @@ func (p *page) appendKnown(body []byte, contentType string) (handled bool, err e
 			continue
 		}
 		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, value, nil, nil, storage.AOptions{})
-		if err != nil {
-			return true, p.finish(p.leaveLayoutAt(i, err, v))
+		if err != nil { // the parser path decides, which goes through the page once more
+			p.app.AppenderV2 = &replay{p.app.AppenderV2, p.kept, err}
+			p.total, p.kept = 0, 0
+			return false
 		}
 		if ref != 0 {
 			k.ref = ref
@@ -246,41 +250,27 @@ func (p *page) appendKnown(body []byte, contentType string) (handled bool, err e
 	if l.aging {
 		l.aging = p.cache.meta.age(&p.cache.scrape)
 	}
-	return true, nil
+	return true
 }
 
-// leaveLayoutAt goes on after the error of the append of value i: a series that is not appended may need a staleness
-// marker.
-func (p *page) leaveLayoutAt(i int, err error, v *pageValues) error {
-	texts := p.cache.layout.texts()
-	p.cache.leaveLayout()
-	for j, value := range v.values {
-		text := []byte(texts[v.series(j)])
-		s, _ := p.cache.get(text)
-		if s.dropped() {
-			continue
-		}
-		if j > i {
-			var ref storage.SeriesRef
-			ref, err = p.app.AppenderV2.Append(s.ref, s.labels, 0, p.t, value, nil, nil, storage.AOptions{})
-			if err == nil {
-				p.cache.moved(s, ref)
-			}
-		}
-		ok := j < i
-		if !ok {
-			var fatal error
-			if ok, fatal = p.settle(text, nil, err); fatal != nil {
-				p.total = j + 1 // the rest of the page is not counted
-				return fatal
-			}
-			p.kept++
-		}
-		if ok {
-			p.cache.track(s)
-		}
+// replay is an appender for a page of which some samples are appended already.
+type replay struct {
+	storage.AppenderV2
+	done int   // samples that were appended
+	err  error // of the append of the next sample
+}
+
+func (r *replay) Append(ref storage.SeriesRef, l labels.Labels, st, t int64, v float64, h *histogram.Histogram,
+	fh *histogram.FloatHistogram, opts storage.AOptions) (storage.SeriesRef, error) {
+	if r.done > 0 {
+		r.done--
+		return ref, nil
 	}
-	return nil
+	if err := r.err; err != nil {
+		r.err = nil
+		return 0, err
+	}
+	return r.AppenderV2.Append(ref, l, st, t, v, h, fh, opts)
 }
 
 // chunks returns the texts between the values.

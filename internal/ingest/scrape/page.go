@@ -59,8 +59,8 @@ func (p *page) append(body []byte, contentType string) error {
 		p.done(false)
 		return err
 	}
-	if handled, err := p.appendKnown(body, contentType); handled {
-		return err
+	if p.appendKnown(body, contentType) {
+		return nil
 	}
 	p.cache.leaveLayout()
 	b := layoutBuilder{refused: p.opts.AppendMetadata || p.opts.ParseST || p.convertClassic || !p.cache.wantsLayout()}

@@ -202,9 +202,9 @@ type foundTarget struct {
 // targets returns the targets of groups by their hashes, and those that relabeling drops.
 func (p *pool) targets(groups []*targetgroup.Group) (found map[uint64]foundTarget, dropped []*scrape.Target, n int) {
 	found, dropped = map[uint64]foundTarget{}, []*scrape.Target{}
-	failed := p.m.metrics.syncFailed.WithLabelValues(p.cfg.JobName)
 	b := labels.NewBuilderWithSymbolTable(p.symbols)
 	for _, g := range groups {
+		failed := p.m.metrics.syncFailed.WithLabelValues(p.cfg.JobName)
 		for i, of := range g.Targets {
 			set, err := scrape.PopulateLabels(b, p.cfg, of, g.Labels)
 			if err != nil {

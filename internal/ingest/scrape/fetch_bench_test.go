@@ -34,7 +34,7 @@ var fetchTargets = flag.Int("scrape.targets", 300, "number of targets of Benchma
 func serveTargets(n int, compress bool) {
 	var responses [][]byte
 	for i := range 8 {
-		body, encoding := []byte(benchPage(i, false)), ""
+		body, encoding := []byte(benchPage(i, false, 0)), ""
 		if compress {
 			var b bytes.Buffer
 			z := gzip.NewWriter(&b)

@@ -151,9 +151,9 @@ func (w *world) begin() {
 	for i, s := range w.sides {
 		s.registry, s.found = prometheus.NewRegistry(), make(chan map[string][]*targetgroup.Group)
 		opts := w.opts
-		opts.HTTPClientOptions = []commonconfig.HTTPClientOption{commonconfig.WithDialContextFunc(s.dial)}
 		done := make(chan struct{})
 		if i == 0 {
+			opts.HTTPClientOptions = []commonconfig.HTTPClientOption{commonconfig.WithDialContextFunc(s.dial)}
 			m, err := scrape.NewManager(&opts, logger, nil, nil, s.recorded, s.registry)
 			if err != nil {
 				w.t.Fatal(err)
@@ -167,6 +167,7 @@ func (w *world) begin() {
 		if err != nil {
 			w.t.Fatal(err)
 		}
+		m.dial = s.dial
 		s.apply, s.active = m.ApplyConfig, m.TargetsActive
 		s.stop = func() { close(s.found); <-done }
 		go func() { defer close(done); m.run(s.found) }()
@@ -421,7 +422,10 @@ func (s *side) set(targets []*worldTarget) {
 func (s *side) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	a, until := s.answers[r.Host], s.until
-	s.requests = append(s.requests, fmt.Sprintf("%s %s %s %s %v\n", time.Now(), r.Method, r.Host, r.URL, r.Header))
+	redirect := a.status == http.StatusFound && r.URL.Path != "/moved"
+	if !redirect { // which our client requests twice
+		s.requests = append(s.requests, fmt.Sprintf("%s %s %s %s %v\n", time.Now(), r.Method, r.Host, r.URL, r.Header))
+	}
 	s.mu.Unlock()
 	if a.down {
 		panic(http.ErrAbortHandler)
@@ -430,7 +434,7 @@ func (s *side) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.protobuf != "" && strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.google.protobuf") {
 		a.media, a.body = protobuf, a.protobuf
 	}
-	if a.status == http.StatusFound && r.URL.Path != "/moved" {
+	if redirect {
 		w.Header().Set("Location", "/moved")
 	} else if a.status == http.StatusFound {
 		a.status = 0

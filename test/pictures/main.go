@@ -18,7 +18,7 @@ import (
 )
 
 // kept are the screenshots that documents show.
-var kept = regexp.MustCompile(`^(query|stores)-(light|dark)\.png$`)
+var kept = regexp.MustCompile(`^(backtest|query|stores)-(light|dark)\.png$`)
 
 var frameName = regexp.MustCompile(`^why-(light|dark)-(\d+)-(\d+)\.png$`)
 

@@ -52,6 +52,28 @@ export const checks = {
     await screenshot(page, "stores");
   },
 
+  async "a rule on history shows when it would have fired"(tab) {
+    const { page } = tab;
+    await page.goto(`${tab.base}/backtest`);
+    await page.locator(".empty", { hasText: "Which alerts would have fired?" }).waitFor();
+    await page.getByLabel("Expression or rules").fill("count(up) > 0");
+    await page.keyboard.press("Enter");
+    await page.locator('[data-pages="1"]').waitFor();
+    await page.locator(".lane .firing").first().waitFor();
+    await page.locator(".backtest-graph .band.firing").first().waitFor({ state: "attached" });
+    const threshold = page.getByLabel("Threshold", { exact: true });
+    await threshold.fill("1000");
+    await threshold.press("Tab");
+    await page.locator('[data-pages="0"]').waitFor();
+    check(new URL(page.url()).searchParams.get("expr") === "count(up) > 1000", "the address does not have the threshold");
+    await page.reload();
+    await page.locator('[data-pages="0"]').waitFor();
+    await page.getByLabel("Expression or rules").fill("alert: Up\nexpr: count(up) > 0\nlabels: {severity: page}\nannotations: {summary: '{{ $value }} targets'}");
+    await page.getByRole("button", { name: "Run" }).click();
+    await page.locator(".annotations", { hasText: "targets" }).first().waitFor();
+    await screenshot(page, "backtest");
+  },
+
   async "the way to another page and back keeps the query"(tab) {
     await tab.page.goto(`${tab.base}/query?expr=vector(3)&range=5m`);
     await tab.page.locator(".plot canvas").waitFor();

@@ -142,6 +142,23 @@ async function spike(page, base, scheme) {
   await shot(page, "reason", scheme);
 }
 
+/** The spike of the graph as one alert: pending for two minutes, then firing. */
+function tested(request) {
+  const q = new URL(request.url()).searchParams;
+  const [start, end] = [Number(q.get("start")), Number(q.get("end"))];
+  const at = (share) => Math.round(start + share * (end - start));
+  const labels = { alertname: "Backtest", handler: "/checkout", job: "shop" };
+  const sent = (share, resolved) => ({ at: at(share), labels, annotations: {}, startsAt: "", endsAt: "", resolved, resends: resolved ? 14 : 4 });
+  const interval = (state, from, to) => ({ state, start: at(from), end: at(to), value: "0.41" });
+  return {
+    start, end, groups: [{ name: "", interval: 15, rules: [{
+      name: "Backtest", query: q.get("expr"), type: "alerting", for: 120, keepFiringFor: 0, truncated: false,
+      alerts: [{ labels, intervals: [interval("pending", 0.625, 0.66), interval("firing", 0.66, 0.8)] }],
+      notifications: [sent(0.66, false), sent(0.805, true)], counts: { alerts: 1, firings: 1, notifications: 2, resends: 18 },
+    }] }],
+  };
+}
+
 export const checks = Object.fromEntries(["light", "dark"].map((scheme) => [`pictures of the README, ${scheme}`, async ({ page, base }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
   await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
@@ -151,6 +168,11 @@ export const checks = Object.fromEntries(["light", "dark"].map((scheme) => [`pic
   await page.locator(".legend tbody tr").first().waitFor();
   await shot(page, "query", scheme);
   await spike(page, base, scheme);
+  await page.route("**/api/v1/rules/backtest?*", (r) => r.fulfill(success(tested(r.request()))));
+  await page.goto(`${base}/backtest?range=1h&for=2m&expr=${encodeURIComponent('histogram_quantile(0.99, sum by (le, handler, job) (rate(http_request_duration_seconds_bucket{handler="/checkout"}[1m]))) > 0.25')}`);
+  await page.locator(".band.firing").first().waitFor({ state: "attached" });
+  await page.locator(".legend tbody tr").first().waitFor();
+  await shot(page, "backtest", scheme);
   await page.goto(`${base}/profiles?range=30m&view=both`);
   await page.locator(".functions tbody tr").first().waitFor();
   await page.locator("#compare").click();

@@ -18,6 +18,7 @@ const StatusPage = lazy(() => import("./status/page.tsx").then((m) => m.StatusPa
 const TargetsPage = lazy(() => import("./targets/page.tsx").then((m) => m.TargetsPage));
 const DiscoveryPage = lazy(() => import("./targets/discovery.tsx").then((m) => m.DiscoveryPage));
 const RulesPage = lazy(() => import("./rules/page.tsx").then((m) => m.RulesPage));
+const BacktestPage = lazy(() => import("./rules/backtest.tsx").then((m) => m.BacktestPage));
 const AlertmanagersPage = lazy(() => import("./rules/alertmanagers.tsx").then((m) => m.AlertmanagersPage));
 const Notices = lazy(() => import("./notices.tsx").then((m) => m.Notices), null);
 const Palette = lazy(() => import("./palette.tsx").then((m) => m.Palette), null);
@@ -82,11 +83,10 @@ function Guarded({ children }: { children: ComponentChildren }) {
   );
 }
 
-/** The query page names itself after its query. */
-const TITLES: Record<Exclude<Route, "query">, string> = {
-  "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration", "stores": "Stores", "queries": "Queries",
-  "alerts": "Alerts", "rules": "Rules", "service-discovery": "Service discovery", "alertmanager-discovery": "Alertmanagers", "blocks": "Blocks",
-};
+/** Names of pages that are not their addresses. The query page names itself after its query. */
+const TITLES: Partial<Record<Route, string>> = { "tsdb-status": "TSDB status", "config": "Configuration", "alertmanager-discovery": "Alertmanagers" };
+
+const titleOf = (route: Route): string => TITLES[route] ?? route[0]!.toUpperCase() + route.slice(1).replace("-", " ");
 
 function Page({ nav }: { nav: Nav }) {
   const { route } = nav.place;
@@ -94,7 +94,7 @@ function Page({ nav }: { nav: Nav }) {
   const features = useFeatures();
   const none = route === "query" && !has(features, "query");
   useEffect(() => { if (none) nav.go("blocks", "", true); }, [none]);
-  useEffect(() => { if (route !== "query") document.title = route ? `${TITLES[route]} · ferula` : "ferula"; }, [route]);
+  useEffect(() => { if (route !== "query") document.title = route ? `${titleOf(route)} · ferula` : "ferula"; }, [route]);
   if (none) return null;
   switch (route) {
     case "query": return <QueryPage />;
@@ -102,6 +102,7 @@ function Page({ nav }: { nav: Nav }) {
     case "targets": return <TargetsPage />;
     case "service-discovery": return <DiscoveryPage />;
     case "alerts": case "rules": return <RulesPage route={route} />;
+    case "backtest": return <BacktestPage />;
     case "alertmanager-discovery": return <AlertmanagersPage />;
     case null: return <Empty title="There is no such page">Use the links above.</Empty>;
     default: return <StatusPage route={route} />;
@@ -111,7 +112,7 @@ function Page({ nav }: { nav: Nav }) {
 const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
   ["query", "Query", ["query"]],
   ["profiles", "Profiles", ["profiles"]],
-  ["alerts", "Alerts", ["alerts", "rules", "alertmanager-discovery"]],
+  ["alerts", "Alerts", ["alerts", "rules", "backtest", "alertmanager-discovery"]],
   ["targets", "Targets", ["targets", "service-discovery"]],
   ["status", "Status", ["status", "tsdb-status", "blocks", "flags", "config", "stores", "queries"]],
 ];

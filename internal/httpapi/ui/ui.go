@@ -30,8 +30,8 @@ import (
 var dist embed.FS
 
 // routes are the routes of the UI. ui/src/lib/route.ts has the same list; a test compares them.
-var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config",
-	"stores", "queries", "alerts", "rules", "service-discovery", "alertmanager-discovery", "blocks"}
+var routes = []string{"", "graph", "query", "profiles", "targets", "status", "tsdb-status", "flags", "config",
+	"stores", "queries", "alerts", "rules", "service-discovery", "alertmanager-discovery", "backtest", "blocks"}
 
 // contentTypes replaces mime.TypeByExtension, whose result depends on files of the host.
 var contentTypes = map[string]string{

@@ -1,4 +1,5 @@
 // Rules and alerts, as /api/v1/rules and /api/v1/alerts send them: filtered and counted.
+import { formatDuration } from "./duration.ts";
 import type { Labels } from "./labels.ts";
 
 export interface Alert { labels: Labels; annotations: Labels; state: string; activeAt?: string; value: string; keepFiringSince?: string }
@@ -37,6 +38,9 @@ export function countRules(groups: readonly Group[], kind: "" | "alerting" | "re
   const count = (s: RuleState) => rules.filter((r) => hasState(r, s)).length;
   return { all: rules.length, firing: count("firing"), pending: count("pending"), inactive: count("inactive"), bad: count("bad") };
 }
+
+/** The search of the page that tests an alert over the past. */
+export const backtestOf = (r: Rule): string => `?${new URLSearchParams({ expr: r.query, ...(r.duration ? { for: formatDuration(r.duration * 1000) } : {}), ...(r.keepFiringFor ? { keep: formatDuration(r.keepFiringFor * 1000) } : {}), rule: r.name })}`;
 
 /** An expression that shows when an alert was pending and firing. */
 export const historyOf = (name: string): string => `ALERTS{alertname="${name.replace(/[\\"]/g, "\\$&")}"}`;

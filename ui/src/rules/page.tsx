@@ -5,7 +5,7 @@ import { has, useAPI, useAutoRefresh, useFeatures, type Features } from "../api/
 import { formatAgo, formatDuration, formatElapsed } from "../lib/duration.ts";
 import { formatCount, plural } from "../lib/format.ts";
 import { seriesText } from "../lib/labels.ts";
-import { countRules, filterRules, historyOf, type Alert, type Group, type Rule, type RuleState } from "../lib/rules.ts";
+import { backtestOf, countRules, filterRules, historyOf, type Alert, type Group, type Rule, type RuleState } from "../lib/rules.ts";
 import type { Route } from "../lib/route.ts";
 import { emptyPanel, emptyState, formatState } from "../lib/urlstate.ts";
 import { useNav } from "../nav.ts";
@@ -15,7 +15,7 @@ import { Empty, Failure, Filter, LabelList, Progress, Segments, SubNav, Warnings
 
 /** Pages of the family, without those that the server does not have. */
 export const alertRoutes = (features: Features | null): readonly (readonly [Route, string])[] =>
-  [["alerts", "Alerts"], ["rules", "Rules"], ...(has(features, "alertmanagers") ? [["alertmanager-discovery", "Alertmanagers"] as const] : [])];
+  [["alerts", "Alerts"], ["rules", "Rules"], ["backtest", "Backtest"], ...(has(features, "alertmanagers") ? [["alertmanager-discovery", "Alertmanagers"] as const] : [])];
 
 const REFRESH_MS = 15_000;
 const ALERTS_SHOWN = 50;
@@ -95,6 +95,7 @@ function RuleItem({ rule: r }: { rule: Rule }) {
         {r.keepFiringFor !== undefined && r.keepFiringFor > 0 && <span class="hint">keeps firing for {formatDuration(r.keepFiringFor * 1000)}</span>}
         <span class="spacer" />
         {r.type === "alerting" && <button type="button" class="link" onClick={() => run(historyOf(r.name))}>History</button>}
+        {r.type === "alerting" && <button type="button" class="link" title="What it would have done over the last day" onClick={() => nav.go("backtest", backtestOf(r))}>Backtest</button>}
         <span class="hint">{r.evaluationTime !== undefined && formatElapsed(r.evaluationTime * 1000)}{ago(r.lastEvaluation)}</span>
       </div>
       <button type="button" class="rule-query" title="Run this query" onClick={() => run(r.query)}><code>{r.query}</code></button>

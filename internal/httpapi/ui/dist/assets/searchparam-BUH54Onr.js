@@ -1,1 +1,0 @@
-import{K as e}from"./index-Bi_dEy1M.js";function t(t){let n=e();return[new URLSearchParams(n.place.search).get(t)??``,e=>{let r=new URLSearchParams(location.search);e===``?r.delete(t):r.set(t,e);let i=r.toString();n.setSearch(i===``?``:`?${i}`,!0)}]}export{t};

@@ -423,7 +423,7 @@ func (s *side) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	a, until := s.answers[r.Host], s.until
 	redirect := a.status == http.StatusFound && r.URL.Path != "/moved"
-	if !redirect { // which our client requests twice
+	if !redirect && !a.down { // our client sends these again, or closes a connection where the library's does not
 		s.requests = append(s.requests, fmt.Sprintf("%s %s %s %s %v\n", time.Now(), r.Method, r.Host, r.URL, r.Header))
 	}
 	s.mu.Unlock()

@@ -97,7 +97,7 @@ func (r *run) query(ctx context.Context, rule *rule, start time.Time, n int, use
 	}
 	defer q.Close()
 	res := q.Exec(ctx)
-	if r.warnings == nil || len(r.warnings) < warningsMax {
+	if len(r.warnings) < warningsMax {
 		r.warnings.Merge(res.Warnings)
 	}
 	if res.Err != nil {

@@ -165,8 +165,9 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 // instant calls do with each row of an instant selector and the number of samples of the row. The values of a row
 // are the values of the samples or, with timestamps, their timestamps in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
+	first, interval := s.times(ev, timestamps)
 	return s.each(ev, perSeries{
-		use: ofLast, rangeMS: ev.lookback, offset: s.offset(ev),
+		use: ofLast, rangeMS: ev.lookback, offset: ev.start - first, fixed: interval == 0,
 		compute: func() func(*item, decoded) {
 			return func(it *item, of decoded) { s.last(ev, it, of.points, timestamps) }
 		},

@@ -400,3 +400,17 @@ func BenchmarkEngine_Year(b *testing.B) {
 		})
 	}
 }
+
+// timestamp() of a selector with @ selects at @, and the range of its selection has the offset.
+func TestEngine_TimestampsAtATimeComeFromItsSamples(t *testing.T) {
+	store, counts := newSummaryWorld(t, 0, 20), &summaryCounts{}
+	for at := beginMS/1000 + 3600; at < beginMS/1000+7200; at += 97 {
+		for _, offset := range []string{"-1m", "-4m", "1m"} {
+			r := request{query: fmt.Sprintf("timestamp(c_total @ %d offset %s)", at, offset), start: beginMS + 3*hourMS}
+			want, _ := r.run(t, promql.NewEngine(engineOpts(50_000_000)), store)
+			if got, by := r.run(t, columns.Summarizing(columns.New(optionsOf(engineOpts(50_000_000)))), summarized{store, 0, counts}); sorted(got) != sorted(want) || by != "columns" {
+				t.Fatalf("%s by %s: %s", r, by, difference(got, want))
+			}
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // unread is a source that must not be read.
@@ -24,7 +25,7 @@ func TestNodes_WithoutSeriesNoticeTheEndOfTheQuery(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ev := &evaluation{ctx: ctx, steps: 1, interval: 1, source: unread{t}}
-	for what, n := range map[string]node{"number": numberNode(1), "time()": timeNode{}, "pi()": piNode{}, "selector": &selector{}} {
+	for what, n := range map[string]node{"number": numberNode(1), "time()": timeNode{}, "pi()": piNode{}, "selector": &selector{vs: &parser.VectorSelector{}}} {
 		err := n.eval(ev, func(*row) error {
 			t.Errorf("%s is evaluated", what)
 			return nil

@@ -53,7 +53,7 @@ type alert struct {
 	annotations labels.Labels
 
 	out       Alert
-	begun     bool // it was pending or firing once
+	begun     bool // it was pending or firing once after an evaluation
 	open      bool // the last interval of out
 	unlisted  bool // it was not listed
 	sent      int  // index of the last listed notification, which counts resends; -1: it is not listed
@@ -127,11 +127,17 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, hits []hit, ts, at 
 	pending, vector := a.step(ts, at)
 	if limit := a.rule.group.Limit(); limit > 0 && pending > limit {
 		for _, al := range a.active {
-			a.end(al, ts)
+			a.end(al, ts) // it is forgotten: what began now has not happened
 			al.active = false
 		}
 		a.active = a.active[:0]
 		return nil, fmt.Errorf("exceeded limit of %d with %d alerts", limit, pending)
+	}
+	for _, al := range a.active {
+		al.begun = true
+		if al.firedAt == now && al.state == promrules.StateFiring {
+			a.rule.out.Counts.Firings++
+		}
 	}
 	a.send(ctx, ts)
 	return vector, ctx.Err()
@@ -218,6 +224,9 @@ func (a *alerting) alertOf(ctx context.Context, f *fetched, h hit, ts time.Time)
 		if a.run.labelSets++; a.run.labelSets > labelSetsMax {
 			return nil, fmt.Errorf("%w: rule %q: the alerts have more than %d label sets", ErrLimit, a.def.Name(), labelSetsMax)
 		}
+		if a.run.labelBytes += size(set); a.run.labelBytes > textMax {
+			return nil, fmt.Errorf("%w: rule %q: the labels of alerts have more than %d bytes", ErrLimit, a.def.Name(), textMax)
+		}
 		al = &alert{labels: set, out: Alert{Labels: set}, sent: -1}
 		a.known[key] = al
 	}
@@ -240,8 +249,11 @@ func (a *alerting) expand(ctx context.Context, text string, from source) string 
 	}
 	data := template.AlertTemplateData(from.metric.Map(), a.externalLabels, external,
 		promql.Sample{Metric: from.metric, F: from.hit.value, H: from.hit.histogram})
-	expanded, err := template.NewTemplateExpander(ctx, defs+text, "__alert_"+a.def.Name(), data,
-		model.Time(from.at.UnixMilli()), template.QueryFunc(a.query), a.run.opts.ExternalURL, nil).Expand()
+	name := "__alert_" + a.def.Name()
+	te := template.NewTemplateExpander(ctx, bounded(name, defs+text), name, data,
+		model.Time(from.at.UnixMilli()), template.QueryFunc(a.query), a.run.opts.ExternalURL, nil)
+	limit(ctx, te, text)
+	expanded, err := te.Expand()
 	if err != nil {
 		return fmt.Sprintf("<error expanding template: %s>", err)
 	}
@@ -254,12 +266,14 @@ func (a *alerting) annotations(ctx context.Context, al *alert) labels.Labels {
 	return b.Labels()
 }
 
+// size returns the bytes of a label set.
+func size(set labels.Labels) (n int) {
+	set.Range(func(l labels.Label) { n += len(l.Name) + len(l.Value) })
+	return n
+}
+
 // begin begins an interval.
 func (a *alerting) begin(al *alert, ts time.Time) {
-	al.begun = true
-	if al.state == promrules.StateFiring {
-		a.rule.out.Counts.Firings++
-	}
 	al.open = true
 	if al.unlisted = a.run.intervals >= intervalsMax; al.unlisted {
 		a.rule.out.Truncated = true
@@ -310,7 +324,7 @@ func (a *alerting) send(ctx context.Context, ts time.Time) {
 			}
 			continue
 		}
-		if a.run.notifications++; a.run.notifications > notificationsMax {
+		if a.run.notifications >= notificationsMax || a.run.notificationBytes > textMax {
 			a.rule.out.Truncated = true
 			continue
 		}
@@ -322,6 +336,8 @@ func (a *alerting) send(ctx context.Context, ts time.Time) {
 		if n.Resolved {
 			n.EndsAt = time.Unix(0, al.resolvedAt).UTC()
 		}
+		a.run.notifications++
+		a.run.notificationBytes += size(n.Labels) + size(n.Annotations)
 		al.sent = len(a.rule.out.Notifications)
 		a.rule.out.Notifications = append(a.rule.out.Notifications, n)
 	}

@@ -9,7 +9,8 @@
 // A rule that reads nothing that the file's rules write is evaluated by range queries, whose points are those of the
 // instant queries of the rule manager. Every other rule is evaluated step by step over the storage and a History, the
 // samples that the rules have written so far. States, labels, limits, retention and resends follow
-// rules.AlertingRule. Alerts of before the range are not restored. There is no HTTP and no JSON here.
+// rules.AlertingRule. Templates may come from any client, so that their loops and texts have limits. Alerts of before
+// the range are not restored. There is no HTTP and no JSON here.
 package backtest
 
 import (
@@ -45,13 +46,16 @@ var ErrRules = errors.New("invalid rules")
 
 // Limits of a backtest.
 const (
-	EvaluationsMax   = 20_000_000 // evaluations of rules
-	labelSetsMax     = 100_000    // label sets of alerts
-	intervalsMax     = 100_000    // listed intervals; further ones are counted
-	notificationsMax = 20_000     // listed notifications; further ones are counted
-	writtenMax       = 20_000_000 // samples of a History
-	pieceSteps       = 2048       // steps of a range query; halved if a query exceeds the engine's limits
-	piecePoints      = 4_000_000  // points of all range queries whose results are held at once
+	EvaluationsMax   = 20_000_000    // evaluations of rules
+	labelSetsMax     = 100_000       // label sets of alerts
+	intervalsMax     = 100_000       // listed intervals; further ones are counted
+	notificationsMax = 20_000        // listed notifications; further ones are counted
+	textMax          = 64 << 20      // bytes of the labels of alerts, and of listed notifications
+	writtenMax       = 20_000_000    // samples of a History
+	pieceSteps       = 2048          // steps of a range query; halved if a query exceeds the engine's limits
+	lastSecond       = 4_294_967_295 // of a range: times are in ns
+	firstSteps       = 128           // steps of the first range query: nobody knows yet how many series it returns
+	piecePoints      = 4_000_000     // points of all range queries whose results are held at once
 )
 
 // Options of a backtest.
@@ -195,7 +199,7 @@ type Notification struct {
 // Run evaluates the rules. It returns an error if a query is canceled, exceeds its timeout or fails in the storage:
 // other failures are counted for their rule, as the rule manager would.
 func Run(ctx context.Context, all *Rules, o Options) (*Result, error) {
-	r := &run{opts: o, resendDelay: cmp.Or(o.ResendDelay, time.Minute), piece: pieceSteps}
+	r := &run{opts: o, resendDelay: cmp.Or(o.ResendDelay, time.Minute), piece: firstSteps}
 	if err := r.prepare(all); err != nil {
 		return nil, err
 	}
@@ -217,7 +221,7 @@ type run struct {
 	piece       int
 	warnings    annotations.Annotations
 
-	labelSets, intervals, notifications int
+	labelSets, labelBytes, intervals, notifications, notificationBytes int
 }
 
 // group is a group with the time of its next evaluation.
@@ -242,6 +246,9 @@ type rule struct {
 
 // prepare builds groups and finds which rules read what others write.
 func (r *run) prepare(all *Rules) error {
+	if r.opts.Start.Unix() < 0 || r.opts.End.Unix() > lastSecond {
+		return fmt.Errorf("%w: the range must be between 1970 and %d", ErrLimit, time.Unix(lastSecond, 0).UTC().Year())
+	}
 	o := owned{alerts: map[string]bool{}, names: map[string]bool{}}
 	steps := 0
 	for _, g := range all.groups {
@@ -257,6 +264,9 @@ func (r *run) prepare(all *Rules) error {
 		for _, promRule := range g.Rules() {
 			rule := &rule{Rule: promRule, group: group}
 			if a, ok := promRule.(*promrules.AlertingRule); ok {
+				if err := checkTemplates(g, a); err != nil {
+					return err
+				}
 				rule.alerting = newAlerting(r, rule, a)
 				o.alerts[a.Name()] = true
 			} else {
@@ -333,26 +343,20 @@ func (r *run) lanes() [][]*group {
 func (r *run) lane(ctx context.Context, groups []*group) error {
 	shortest := slices.MinFunc(groups, func(a, b *group) int { return cmp.Compare(a.Interval(), b.Interval()) }).Interval()
 	for begin := r.opts.Start; !begin.After(r.opts.End); {
-		end := begin.Add(shortest * time.Duration(r.piece)) // exclusive
-		if end.After(r.opts.End) {
-			end = r.opts.End.Add(1)
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		points := 0
-		for _, g := range groups {
-			n := 0
-			if g.next.Before(end) {
-				n = int((end.Sub(g.next)-1)/g.Interval()) + 1
-			}
-			for _, rule := range g.rules {
-				if rule.stepped {
-					continue
-				}
-				rule.fetched = fetched{first: g.next, at: make([][]hit, n)}
-				if err := r.fetch(ctx, rule, 0, n); err != nil {
-					return err
-				}
-				points += rule.fetched.points
-			}
+		end := r.opts.End.Add(1) // exclusive
+		if end.Sub(begin)/shortest >= time.Duration(r.piece) {
+			end = begin.Add(shortest * time.Duration(r.piece))
+		}
+		points, err := r.fetchAll(ctx, groups, end)
+		if err != nil {
+			return err
+		}
+		if points > piecePoints && r.piece > 1 {
+			r.piece /= 2
+			continue
 		}
 		for {
 			g := slices.MinFunc(groups, func(a, b *group) int { return a.next.Compare(b.next) })
@@ -366,12 +370,37 @@ func (r *run) lane(ctx context.Context, groups []*group) error {
 			}
 			g.next = g.next.Add(g.Interval())
 		}
-		if points > piecePoints && r.piece > 1 {
-			r.piece /= 2
+		if points < piecePoints/4 {
+			r.piece = min(2*r.piece, pieceSteps)
 		}
 		begin = end
 	}
 	return nil
+}
+
+// fetchAll evaluates the expressions of all rules until end. It stops early if it has fetched too many points.
+func (r *run) fetchAll(ctx context.Context, groups []*group, end time.Time) (points int, err error) {
+	for _, g := range groups {
+		n := 0
+		if g.next.Before(end) {
+			n = int((end.Sub(g.next)-1)/g.Interval()) + 1
+		}
+		for _, rule := range g.rules {
+			if rule.stepped {
+				continue
+			}
+			if points > piecePoints && r.piece > 1 {
+				rule.fetched = fetched{}
+				continue
+			}
+			rule.fetched = fetched{first: g.next, at: make([][]hit, n)}
+			if err := r.fetch(ctx, rule, 0, n); err != nil {
+				return 0, err
+			}
+			points += n + rule.fetched.points
+		}
+	}
+	return points, nil
 }
 
 // evaluate evaluates one rule at one time, as rules.Group.Eval does.

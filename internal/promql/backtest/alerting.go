@@ -2,6 +2,7 @@ package backtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -250,10 +251,18 @@ func (a *alerting) expand(ctx context.Context, text string, from source) string 
 	data := template.AlertTemplateData(from.metric.Map(), a.externalLabels, external,
 		promql.Sample{Metric: from.metric, F: from.hit.value, H: from.hit.histogram})
 	name := "__alert_" + a.def.Name()
-	te := template.NewTemplateExpander(ctx, bounded(name, defs+text), name, data,
-		model.Time(from.at.UnixMilli()), template.QueryFunc(a.query), a.run.opts.ExternalURL, nil)
-	limit(ctx, te, text)
-	expanded, err := te.Expand()
+	expand := func(all string) (string, error) {
+		te := template.NewTemplateExpander(ctx, all, name, data, model.Time(from.at.UnixMilli()),
+			template.QueryFunc(a.query), a.run.opts.ExternalURL, nil)
+		limit(ctx, te, text)
+		return te.Expand()
+	}
+	all := defs + text
+	safe := bounded(name, all)
+	expanded, err := expand(safe)
+	if err != nil && safe != all && !errors.Is(err, errExpansion) && ctx.Err() == nil {
+		expanded, err = expand(all) // it fails, too, and its error has the columns of the text
+	}
 	if err != nil {
 		return fmt.Sprintf("<error expanding template: %s>", err)
 	}

@@ -78,6 +78,7 @@ func TestRun_TemplatesWithLoopsEqualTheRuleManager(t *testing.T) {
 			"{{ end }}{{ template `x` . }}{{ end }}{{/* a comment */}}",
 		"{{ range $k, $v := $labels }}{{ printf `%-10s|%q` $k $v }} 100%% 2026 {{ html $v `<` }}{{ end }}",
 		"{{ with $x := `a.b` }}{{ range 2 }}{{ $x = reReplaceAll `(.)[.]` `$1$1.` $x }}{{ end }}{{ $x }}{{ end }}",
+		"{{ range 3 }}{{ template `missing` }}{{ end }}",
 		"{{ block `b` 1 }}{{ `{{` }}{{ . }}{{ end }}{{ println $externalURL $value }}",
 	} {
 		o := w.options(10 * time.Minute)

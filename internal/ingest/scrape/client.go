@@ -275,11 +275,15 @@ func (c *client) CloseIdleConnections() {
 func (c *client) closeIdle(since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	oldest := time.Now() // of the connections that stay
 	for address, list := range c.idle {
 		n := 0
 		for n < len(list) && !list[n].since.After(since) {
 			_ = list[n].Close()
 			n++
+		}
+		if n < len(list) && list[n].since.Before(oldest) {
+			oldest = list[n].since
 		}
 		c.kept -= n
 		if c.idle[address] = slices.Delete(list, 0, n); n == len(list) {
@@ -289,7 +293,7 @@ func (c *client) closeIdle(since time.Time) {
 	switch {
 	case c.old == nil:
 	case c.kept > 0:
-		c.old.Reset(c.transport.IdleConnTimeout)
+		c.old.Reset(time.Until(oldest) + c.transport.IdleConnTimeout)
 	default:
 		c.old.Stop()
 		c.old = nil

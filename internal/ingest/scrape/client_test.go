@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -520,6 +521,39 @@ func TestClient_ClosesConnectionsThatNobodyUses(t *testing.T) {
 	}
 	if f.client.old != nil || len(f.client.idle) != 0 || f.client.kept != 0 {
 		t.Errorf("%v %v %d", f.client.old, f.client.idle, f.client.kept)
+	}
+}
+
+// A connection is closed when it has been idle for five minutes, whenever others were used.
+func TestClient_ClosesEachConnectionInTime(t *testing.T) {
+	for _, ours := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			closed := map[string]time.Duration{}
+			var mu sync.Mutex
+			dial := func(_ context.Context, _, address string) (net.Conn, error) {
+				client, target := net.Pipe()
+				go func() {
+					for in := bufio.NewReader(target); asked(in); {
+						_, _ = io.WriteString(target, pageAnswer)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					closed[address] = time.Since(start)
+				}()
+				return client, nil
+			}
+			f := fetching(t, "", "first:80", dial, ours)
+			g := fetching(t, "", "second:80", dial, ours)
+			g.client = f.client
+			outcome(t.Context(), f)
+			time.Sleep(time.Minute)
+			outcome(t.Context(), g)
+			time.Sleep(time.Hour)
+			if closed["first:80"] != 5*time.Minute || closed["second:80"] != 6*time.Minute {
+				t.Errorf("ours %v: %v", ours, closed)
+			}
+		})
 	}
 }
 

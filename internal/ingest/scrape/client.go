@@ -184,7 +184,7 @@ func (c *client) send(ctx context.Context, cn *conn, head []byte) (resp *http.Re
 		}
 	}
 	cn.left = math.MaxInt64
-	resp.Body = &responseBody{ReadCloser: resp.Body, client: c, conn: cn, whole: resp.ContentLength == 0,
+	resp.Body = &responseBody{ReadCloser: resp.Body, ctx: ctx, client: c, conn: cn, whole: resp.ContentLength == 0,
 		last: resp.Close || resp.StatusCode < http.StatusOK}
 	return resp, false, nil
 }
@@ -211,6 +211,7 @@ func (cn *conn) release() bool {
 // responseBody is the body of a response to a plain request.
 type responseBody struct {
 	io.ReadCloser
+	ctx    context.Context
 	client *client
 	conn   *conn
 	whole  bool // it was read to its end
@@ -220,6 +221,9 @@ type responseBody struct {
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.whole = b.whole || err == io.EOF
+	if err != nil && err != io.EOF {
+		err = ended(b.ctx, err)
+	}
 	return n, err
 }
 

@@ -550,6 +550,8 @@ func TestClient_ClosesEachConnectionInTime(t *testing.T) {
 			time.Sleep(time.Minute)
 			outcome(t.Context(), g)
 			time.Sleep(time.Hour)
+			mu.Lock()
+			defer mu.Unlock()
 			if closed["first:80"] != 5*time.Minute || closed["second:80"] != 6*time.Minute {
 				t.Errorf("ours %v: %v", ours, closed)
 			}
@@ -600,6 +602,43 @@ func TestClient_EndsWithItsContext(t *testing.T) {
 					got != "error: server returned HTTP status 500 x" {
 					t.Errorf("%s, ours %v: %s", name, ours, got)
 				}
+			}
+		}
+	}
+}
+
+// A scrape ends at its timeout, and with the library's error, wherever in its answer a target stops.
+func TestClient_EndsWhereverATargetStops(t *testing.T) {
+	for _, answer := range []string{
+		pageAnswer,
+		chunked + "4;x=y\r\na 1\n\r\n0\r\nX: y\r\n\r\n",
+		ok + "Content-Encoding: gzip\r\n\r\n" + zipped("a 1\n"),
+		"HTTP/1.1 103 x\r\n\r\nHTTP/1.1 500 x\r\nContent-Length: 4\r\n\r\noops",
+	} {
+		for n := range answer {
+			var got [2]string
+			for i := range got {
+				synctest.Test(t, func(t *testing.T) {
+					dial := func(context.Context, string, string) (net.Conn, error) {
+						client, target := net.Pipe()
+						go func() {
+							in := bufio.NewReader(target)
+							if asked(in) {
+								_, _ = io.WriteString(target, answer[:n])
+								_, _ = io.Copy(io.Discard, in)
+							}
+						}()
+						return client, nil
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					start := time.Now()
+					got[i] = outcome(ctx, fetching(t, "", "target:80", dial, i == 1))
+					got[i] += time.Since(start).String()
+				})
+			}
+			if got[0] != got[1] {
+				t.Errorf("%q: %s, the library's client: %s", answer[:n], got[1], got[0])
 			}
 		}
 	}

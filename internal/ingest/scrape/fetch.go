@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptrace"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -122,9 +121,6 @@ func (f *fetcher) fetch(ctx context.Context) (body *bytes.Buffer, contentType st
 	body.Grow(f.lastSize + 1024) // reading and decompressing take more than the page
 	if contentType, err = f.read(resp, body); err == nil && body.Len() > 0 {
 		f.lastSize = body.Len()
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) { // the end of ctx is the only deadline of connections
-		err = context.Cause(ctx)
 	}
 	return body, contentType, err
 }

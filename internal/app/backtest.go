@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -58,6 +59,9 @@ func Backtest(ctx context.Context, o BacktestOptions, w io.Writer) error {
 	}
 	if o.WriteBlocks != "" && o.TSDBPath == "" {
 		return errors.New("--write-blocks needs --tsdb.path")
+	}
+	if files, err := os.ReadDir(o.WriteBlocks); o.WriteBlocks != "" && err == nil && len(files) > 0 {
+		return fmt.Errorf("--write-blocks: the directory %s is not empty", o.WriteBlocks) // before hours of work
 	}
 	evaluate := o.local
 	if o.URL != "" {

@@ -104,6 +104,7 @@ func TestBacktest_AServerOrAnError(t *testing.T) {
 	for want, o := range map[string]BacktestOptions{
 		"set one of --url and --tsdb.path":              {},
 		"--write-blocks needs --tsdb.path":              {URL: "http://a", WriteBlocks: "x"},
+		"--write-blocks: the directory ":                {TSDBPath: folder, WriteBlocks: folder},
 		"--url: not an http or https URL":               {URL: "ftp://a"},
 		"404 Not Found: the server has no /api/v1/rule": {URL: server.URL},
 		"could not parse expression":                    {TSDBPath: folder},

@@ -132,7 +132,11 @@ func TestBacktest_BadRequests(t *testing.T) {
 		{url.Values{"rules": {"groups:\n- name: g\n  rules:\n  - alert: A\n    expr: 'sum('\n"}}, 400,
 			`rule file rules: 5:11: group \"g\", rule 1, \"A\"`},
 		{url.Values{"rules": {strings.Repeat(" ", 2<<20)}}, 400, "at most 1048576 are allowed"},
-		{url.Values{"expr": {"up"}, "end": {"1e10"}, "interval": {"1s"}}, 422, "limit of a backtest"},
+		{url.Values{"expr": {"up"}, "end": {"1e9"}, "interval": {"1s"}}, 422, "limit of a backtest"},
+		{url.Values{"expr": {"up"}, "start": {"NaN"}}, 422, "the range must be between 1970 and 2106"},
+		{url.Values{"expr": {"up"}, "start": {"-Inf"}}, 422, "the range must be between 1970 and 2106"},
+		{url.Values{"expr": {"up"}, "end": {"1e10"}}, 422, "the range must be between 1970 and 2106"},
+		{url.Values{"expr": {"up"}, "timeout": {"0.000000001"}}, 503, "timed out"},
 	} {
 		if status, body := backtestOf(t, server, c.params); status != c.status || !strings.Contains(body, c.want) {
 			t.Errorf("%v: %d %s", c.params, status, body)

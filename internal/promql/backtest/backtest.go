@@ -204,7 +204,10 @@ func Run(ctx context.Context, all *Rules, o Options) (*Result, error) {
 		return nil, err
 	}
 	for _, lane := range r.lanes() {
-		if err := r.lane(ctx, lane); err != nil {
+		switch err := r.lane(ctx, lane); {
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, promql.ErrQueryTimeout("backtest")
+		case err != nil:
 			return nil, err
 		}
 	}
@@ -246,7 +249,7 @@ type rule struct {
 
 // prepare builds groups and finds which rules read what others write.
 func (r *run) prepare(all *Rules) error {
-	if r.opts.Start.Unix() < 0 || r.opts.End.Unix() > lastSecond {
+	if start, end := r.opts.Start.Unix(), r.opts.End.Unix(); start < 0 || start > end || end > lastSecond {
 		return fmt.Errorf("%w: the range must be between 1970 and %d", ErrLimit, time.Unix(lastSecond, 0).UTC().Year())
 	}
 	o := owned{alerts: map[string]bool{}, names: map[string]bool{}}

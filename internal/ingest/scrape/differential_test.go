@@ -111,6 +111,8 @@ func (r *recording) all() (lines []string) {
 }
 
 func (r *recording) AppenderV2(context.Context) storage.AppenderV2 {
+	r.mu.Lock() // the next scrape begins after a test has read what the loops know
+	defer r.mu.Unlock()
 	return &recordingAppender{to: r, seen: map[string]uint64{}, last: map[string]sample{}}
 }
 

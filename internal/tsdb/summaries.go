@@ -384,7 +384,7 @@ func (s *seriesSummaries) chunk(meta chunks.Meta) series.Chunk {
 func (s *seriesSummaries) damaged(err error) {
 	s.state = absent
 	if err == nil {
-		err = fmt.Errorf("%w: series %d has less than %d", summaries.ErrCorrupt, s.ref, s.read)
+		err = fmt.Errorf("%w: series %d has fewer than %d", summaries.ErrCorrupt, s.ref, s.read)
 	}
 	if s.block.files.summaries.CompareAndSwap(s.file, nil) {
 		f := s.block.store.mappings.sides

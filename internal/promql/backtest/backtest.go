@@ -279,7 +279,7 @@ func (r *run) prepare(all *Rules) error {
 		}
 	}
 	if steps > EvaluationsMax {
-		return fmt.Errorf("%w: %d evaluations of rules, at most %d are allowed: choose a shorter range, less rules or "+
+		return fmt.Errorf("%w: %d evaluations of rules, at most %d are allowed: choose a shorter range, fewer rules or "+
 			"a longer interval", ErrLimit, steps, EvaluationsMax)
 	}
 	read := false

@@ -48,11 +48,11 @@ func (r *run) fetch(ctx context.Context, rule *rule, k, n int) error {
 	if n == 0 {
 		return nil
 	}
-	if n > r.piece {
-		if err := r.fetch(ctx, rule, k, r.piece); err != nil {
+	if piece := r.piece; n > piece { // the first call may make r.piece smaller
+		if err := r.fetch(ctx, rule, k, piece); err != nil {
 			return err
 		}
-		return r.fetch(ctx, rule, k+r.piece, n-r.piece)
+		return r.fetch(ctx, rule, k+piece, n-piece)
 	}
 	f, interval := &rule.fetched, rule.group.Interval()
 	start := f.first.Add(time.Duration(k)*interval - rule.group.QueryOffset())

@@ -307,7 +307,7 @@ func (b *backtested) write(to io.Writer) error {
 				line("%s: %d samples\n", name, r.Counts.Samples)
 				continue
 			}
-			line("%s: %d alerts fired %d times, %d notifications, repeated %d times\n", name, r.Counts.Alerts,
+			line("%s: alerts %d, fired %d, notifications %d, repeated %d\n", name, r.Counts.Alerts,
 				r.Counts.Firings, r.Counts.Notifications, r.Counts.Resends)
 			for _, a := range r.Alerts {
 				line("  %s\n", setText(a.Labels))

@@ -61,7 +61,7 @@ groups:
 	if err := Backtest(t.Context(), o, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"g/job:up:min: 333 samples", "g/Down: 1 alerts fired 1 times, 2 notifications, repeated ",
+	for _, part := range []string{"g/job:up:min: 333 samples", "g/Down: alerts 1, fired 1, notifications 2, repeated ",
 		`{alertname="Down", job="a"}`, "pending 1970-01-01T00:50:", "firing 1970-01-01T00:55:",
 		`resolved {alertname="Down", job="a"} {summary="a down"}`} {
 		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), part) {

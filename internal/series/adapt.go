@@ -164,3 +164,23 @@ func (t *toChunks) Err() error {
 }
 
 func (t *toChunks) Warnings() annotations.Annotations { return t.set.Warnings() }
+
+// NewList returns a set of series that are in memory.
+func NewList(all []storage.Series) storage.SeriesSet { return &seriesList{left: all} }
+
+type seriesList struct {
+	current storage.Series
+	left    []storage.Series
+}
+
+func (l *seriesList) Next() bool {
+	if len(l.left) == 0 {
+		return false
+	}
+	l.current, l.left = l.left[0], l.left[1:]
+	return true
+}
+
+func (l *seriesList) At() storage.Series              { return l.current }
+func (*seriesList) Err() error                        { return nil }
+func (*seriesList) Warnings() annotations.Annotations { return nil }

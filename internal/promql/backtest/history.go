@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // History holds the samples that rules have written, in memory. It is not safe for concurrent writes.
@@ -134,7 +135,7 @@ func (h *History) find(mint, maxt int64, matchers []*labels.Matcher) []storage.S
 			continue
 		}
 		for _, w := range list {
-			if matches(w.labels, matchers) && w.times[0] <= maxt && w.times[len(w.times)-1] >= mint {
+			if labels.Selector(matchers).Matches(w.labels) && w.times[0] <= maxt && w.times[len(w.times)-1] >= mint {
 				found = append(found, w.between(mint, maxt))
 			}
 		}
@@ -147,15 +148,6 @@ func (h *History) find(mint, maxt int64, matchers []*labels.Matcher) []storage.S
 		}}
 	}
 	return all
-}
-
-func matches(set labels.Labels, matchers []*labels.Matcher) bool {
-	for _, m := range matchers {
-		if !m.Matches(set.Get(m.Name)) {
-			return false
-		}
-	}
-	return true
 }
 
 func matchesName(name string, matchers []*labels.Matcher) bool {
@@ -192,7 +184,7 @@ type historyQuerier struct {
 // Select implements storage.ChunkQuerier.
 func (q historyQuerier) Select(_ context.Context, _ bool, _ *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.ChunkSeriesSet {
-	return storage.NewSeriesSetToChunkSet(&list{all: q.of.find(q.mint, q.maxt, matchers), at: -1})
+	return storage.NewSeriesSetToChunkSet(series.NewList(q.of.find(q.mint, q.maxt, matchers)))
 }
 
 // owned are the series that the rules of a file write.
@@ -258,30 +250,9 @@ func (q overlayQuerier) Select(ctx context.Context, _ bool, hints *storage.Selec
 	matchers ...*labels.Matcher) storage.SeriesSet {
 	return storage.NewMergeSeriesSet([]storage.SeriesSet{
 		before{q.Querier.Select(ctx, true, hints, matchers...), q.of},
-		&list{all: q.of.written.find(q.mint, q.maxt, matchers), at: -1},
+		series.NewList(q.of.written.find(q.mint, q.maxt, matchers)),
 	}, 0, storage.ChainedSeriesMerge)
 }
-
-// list is a set of series in memory.
-type list struct {
-	all []storage.Series
-	at  int
-}
-
-// Next implements storage.SeriesSet.
-func (l *list) Next() bool {
-	l.at++
-	return l.at < len(l.all)
-}
-
-// At implements storage.SeriesSet.
-func (l *list) At() storage.Series { return l.all[l.at] }
-
-// Err implements storage.SeriesSet.
-func (l *list) Err() error { return nil }
-
-// Warnings implements storage.SeriesSet.
-func (l *list) Warnings() annotations.Annotations { return nil }
 
 // before is a set of series whose owned series end before the first evaluation.
 type before struct {

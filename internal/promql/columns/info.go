@@ -11,7 +11,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // infoNode is info(). This engine evaluates the first argument. Prometheus' engine then evaluates info() of a selector
@@ -100,28 +101,10 @@ type givenQuerier struct {
 func (g givenQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
 	if len(matchers) == 1 && matchers[0] == g.given.matcher {
-		return &givenSet{left: g.given.series}
+		return series.NewList(g.given.series)
 	}
 	return g.Querier.Select(ctx, sorted, hints, matchers...)
 }
-
-type givenSet struct {
-	current storage.Series
-	left    []storage.Series
-}
-
-// Next implements storage.SeriesSet.
-func (s *givenSet) Next() bool {
-	if len(s.left) == 0 {
-		return false
-	}
-	s.current, s.left = s.left[0], s.left[1:]
-	return true
-}
-
-func (s *givenSet) At() storage.Series              { return s.current }
-func (*givenSet) Err() error                        { return nil }
-func (*givenSet) Warnings() annotations.Annotations { return nil }
 
 // reference is the time at which a selector selects: offsetMS before a step or, unless at is nil, before at.
 type reference struct {

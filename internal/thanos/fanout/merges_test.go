@@ -97,7 +97,7 @@ func TestSelectRules_TemplatesAndEverySet(t *testing.T) {
 	}{
 		{nil, true}, {[][]*labels.Matcher{{is("a", "1")}, {is("c", "{")}}, true}, {[][]*labels.Matcher{{is("a", "1")}, {is("c", "2")}}, false}, {[][]*labels.Matcher{{is("a", "2"), is("c", "{")}}, false}, {[][]*labels.Matcher{{is("b", "")}}, true},
 	} {
-		if got := matchesAll(plain, c.matchers); got != c.want {
+		if got := labels.Selector(slices.Concat(c.matchers...)).Matches(plain); got != c.want {
 			t.Errorf("%v: %v", c.matchers, got)
 		}
 	}

@@ -27,7 +27,9 @@ func (q *Query) Rules(ctx context.Context, kind string,
 		groups = selectRules(groups, func(r *storeapi.Rule) bool { return q.r.allows(r.Labels) })
 	}
 	if len(matchers) > 0 {
-		groups = selectRules(groups, func(r *storeapi.Rule) bool { return matchesAll(withoutTemplates(r.Labels), matchers) })
+		groups = selectRules(groups, func(r *storeapi.Rule) bool {
+			return labels.Selector(slices.Concat(matchers...)).Matches(withoutTemplates(r.Labels))
+		})
 	}
 	return mergeGroups(groups, q.r.ReplicaLabels), warnings, nil
 }
@@ -52,16 +54,6 @@ func withoutTemplates(set labels.Labels) labels.Labels {
 		}
 	})
 	return b.Labels()
-}
-
-// matchesAll reports whether every matcher of every set matches.
-func matchesAll(set labels.Labels, matchers [][]*labels.Matcher) bool {
-	for _, m := range slices.Concat(matchers...) {
-		if !m.Matches(set.Get(m.Name)) {
-			return false
-		}
-	}
-	return true
 }
 
 func (q *Query) rules(ctx context.Context, r storeapi.RulesRequest) ([][]storeapi.RuleGroup,

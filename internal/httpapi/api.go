@@ -44,13 +44,13 @@ type Targets interface {
 
 // BuildInfo is the data of status/buildinfo.
 type BuildInfo struct {
-	Version   string // Prometheus version whose API is implemented; Grafana reads it
-	Revision  string
-	Branch    string
-	BuildUser string
-	BuildDate string
-	GoVersion string
-	Program   string // "ferula" and its version
+	Version   string `json:"version"` // Prometheus version whose API is implemented; Grafana reads it
+	Revision  string `json:"revision"`
+	Branch    string `json:"branch"`
+	BuildUser string `json:"buildUser"`
+	BuildDate string `json:"buildDate"`
+	GoVersion string `json:"goVersion"`
+	Program   string `json:"program,omitempty"` // "ferula" and its version
 }
 
 // Options are the data sources and settings of an API. Engine and Parser are required,

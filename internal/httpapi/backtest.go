@@ -214,23 +214,16 @@ func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 	s.timestamp(opts.Start.UnixMilli())
 	s.raw(`,"end":`)
 	s.timestamp(opts.End.UnixMilli())
-	s.raw(`,"groups":[`)
-	for i, g := range res.Groups {
-		s.comma(i)
+	s.raw(`,"groups":`)
+	each(s, res.Groups, func(g *backtest.Group) {
 		s.field(`{"name":`, g.Name)
 		s.raw(`,"interval":`)
 		s.number(g.Interval.Seconds())
-		s.raw(`,"rules":[`)
-		for i := range g.Rules {
-			s.comma(i)
-			s.backtested(&g.Rules[i])
-			if !s.flushIfFull() {
-				return
-			}
-		}
-		s.raw(`]}`)
-	}
-	s.raw(`]}`)
+		s.raw(`,"rules":`)
+		each(s, g.Rules, s.backtested)
+		s.raw(`}`)
+	})
+	s.raw(`}`)
 }
 
 func (s *stream) backtested(r *backtest.Rule) {
@@ -257,30 +250,17 @@ func (s *stream) backtested(r *backtest.Rule) {
 	s.number(alerting.HoldDuration().Seconds())
 	s.raw(`,"keepFiringFor":`)
 	s.number(alerting.KeepFiringFor().Seconds())
-	s.raw(`,"alerts":[`)
-	for i, alert := range r.Alerts {
-		s.comma(i)
+	s.raw(`,"alerts":`)
+	each(s, r.Alerts, func(alert **backtest.Alert) {
 		s.raw(`{"labels":`)
-		s.labels(alert.Labels)
-		s.raw(`,"intervals":[`)
-		for i := range alert.Intervals {
-			s.comma(i)
-			s.interval(&alert.Intervals[i])
-		}
-		s.raw(`]}`)
-		if !s.flushIfFull() {
-			return
-		}
-	}
-	s.raw(`],"notifications":[`)
-	for i := range r.Notifications {
-		s.comma(i)
-		s.notification(&r.Notifications[i])
-		if !s.flushIfFull() {
-			return
-		}
-	}
-	s.raw(`],"truncated":`)
+		s.labels((*alert).Labels)
+		s.raw(`,"intervals":`)
+		each(s, (*alert).Intervals, s.interval)
+		s.raw(`}`)
+	})
+	s.raw(`,"notifications":`)
+	each(s, r.Notifications, s.notification)
+	s.raw(`,"truncated":`)
 	s.boolean(r.Truncated)
 	for _, n := range []struct {
 		key   string

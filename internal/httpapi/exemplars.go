@@ -62,22 +62,13 @@ func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*l
 }
 
 func (s *stream) exemplarResults(results []exemplar.QueryResult) {
-	s.raw("[")
-	for i := range results {
-		s.comma(i)
+	each(s, results, func(r *exemplar.QueryResult) {
 		s.raw(`{"seriesLabels":`)
-		s.labels(results[i].SeriesLabels)
-		s.raw(`,"exemplars":[`)
-		for j := range results[i].Exemplars {
-			s.comma(j)
-			s.exemplar(&results[i].Exemplars[j])
-			if !s.flushIfFull() {
-				return
-			}
-		}
-		s.raw("]}")
-	}
-	s.raw("]")
+		s.labels(r.SeriesLabels)
+		s.raw(`,"exemplars":`)
+		each(s, r.Exemplars, s.exemplar)
+		s.raw("}")
+	})
 }
 
 func (s *stream) exemplar(e *exemplar.Exemplar) {

@@ -41,18 +41,9 @@ func (a *API) explain(r *http.Request, p preparedQuery) (response, *apiError) {
 // plan appends {"name":...,"children":[...]}, without children if there are none.
 func (s *stream) plan(p columns.Plan) {
 	s.field(`{"name":`, p.Operator)
-	for i, operand := range p.Operands {
-		if i == 0 {
-			s.raw(`,"children":[`)
-		}
-		s.comma(i)
-		s.plan(operand)
-		if !s.flushIfFull() {
-			return
-		}
-	}
 	if len(p.Operands) > 0 {
-		s.raw("]")
+		s.raw(`,"children":`)
+		each(s, p.Operands, func(operand *columns.Plan) { s.plan(*operand) })
 	}
 	s.raw("}")
 }

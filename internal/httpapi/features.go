@@ -31,23 +31,5 @@ func (a *API) features(*http.Request) (response, *apiError) {
 		"parse_query":   true,
 		"query_timeout": true,
 	}
-	return response{write: func(s *stream) {
-		s.raw(`{"api":`)
-		s.features(api)
-		s.raw(`,"ferula":`)
-		s.features(ferula)
-		s.raw("}")
-	}}, nil
-}
-
-// features appends a category as an object, its names sorted.
-func (s *stream) features(category map[string]bool) {
-	s.raw("{")
-	for i, name := range sortedKeys(category) {
-		s.comma(i)
-		s.str(name)
-		s.raw(":")
-		s.boolean(category[name])
-	}
-	s.raw("}")
+	return response{write: func(s *stream) { s.value(map[string]any{"api": api, "ferula": ferula}) }}, nil
 }

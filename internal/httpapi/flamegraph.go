@@ -151,20 +151,9 @@ func (s *stream) exemplarFlame(a *profiles.ExemplarResult) {
 	s.field(`,"type":`, a.Type.String())
 	s.raw(`,"flamegraph":{"names":`)
 	s.strings(a.Flame.Names)
-	s.raw(`,"levels":[`)
-	for i, level := range a.Flame.Levels {
-		s.comma(i)
-		s.raw("[")
-		for j, v := range level {
-			s.comma(j)
-			s.count(v)
-		}
-		s.raw("]")
-		if !s.flushIfFull() {
-			return
-		}
-	}
-	s.raw(`],"total":`)
+	s.raw(`,"levels":`)
+	each(s, a.Flame.Levels, func(level *[]int64) { each(s, *level, func(v *int64) { s.count(*v) }) })
+	s.raw(`,"total":`)
 	s.count(a.Flame.Total)
 	s.raw(`,"maxSelf":`)
 	s.count(a.Flame.MaxSelf)

@@ -39,15 +39,8 @@ func (s *stream) families(families map[string][]metadata.Metadata, limit int) {
 	for i, name := range names {
 		s.comma(i)
 		s.str(name)
-		s.raw(":[")
-		for j, md := range families[name] {
-			s.comma(j)
-			s.field(`{"type":`, string(md.Type))
-			s.field(`,"unit":`, md.Unit)
-			s.field(`,"help":`, md.Help)
-			s.raw("}")
-		}
-		s.raw("]")
+		s.raw(":")
+		values(s, families[name])
 		s.flushIfFull()
 	}
 	s.raw("}")

@@ -25,7 +25,6 @@ import (
 	v1 "github.com/prometheus/prometheus/web/api/v1"
 
 	"github.com/ferula-io/ferula/internal/tsdb"
-	"github.com/ferula-io/ferula/promjson"
 )
 
 // RuntimeInfo is the data of status/runtimeinfo. New adds what Go knows about the process.
@@ -125,22 +124,15 @@ func RegisterPeer(opts PeerOptions, router http.Handler, mux, endpoints *http.Se
 	mux.Handle("GET "+prefix+"/federate", opts.Ready(&federation{opts: opts, now: time.Now}))
 	mux.HandleFunc("GET "+prefix+"/version", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(opts.version()) // fails only if the client has disconnected
+		var s stream
+		s.value(opts.version())
+		_, _ = w.Write(append(s.b, '\n')) // fails only if the client has disconnected
 	})
 }
 
-// version returns the response of /version.
-func (o PeerOptions) version() (out []byte) {
-	for i, field := range [][2]string{
-		{"version", o.Build.Version}, {"revision", o.Build.Revision}, {"branch", o.Build.Branch},
-		{"buildUser", o.Build.BuildUser}, {"buildDate", o.Build.BuildDate}, {"goVersion", o.Build.GoVersion},
-	} {
-		out = append(out, "{,"[min(i, 1)])
-		out = promjson.AppendString(out, field[0])
-		out = append(out, ':')
-		out = promjson.AppendString(out, field[1])
-	}
-	return append(out, '}', '\n')
+func (o PeerOptions) version() *v1.PrometheusVersion {
+	return &v1.PrometheusVersion{Version: o.Build.Version, Revision: o.Build.Revision, Branch: o.Build.Branch,
+		BuildUser: o.Build.BuildUser, BuildDate: o.Build.BuildDate, GoVersion: o.Build.GoVersion}
 }
 
 // runtimeInfo is RuntimeInfo with what Go knows about the process.
@@ -170,8 +162,7 @@ func prometheusAPI(o PeerOptions) *v1.API {
 		func(next http.HandlerFunc) http.HandlerFunc { return o.Ready(next).ServeHTTP },
 		store, dir, o.Admin, o.Search, o.SearchMax, o.Logger,
 		func(context.Context) v1.RulesRetriever { return o.Rules },
-		0, 0, 0, false, o.CORSOrigin, o.runtimeInfo, &v1.PrometheusVersion{Version: o.Build.Version, Revision: o.Build.Revision,
-			Branch: o.Build.Branch, BuildUser: o.Build.BuildUser, BuildDate: o.Build.BuildDate, GoVersion: o.Build.GoVersion},
+		0, 0, 0, false, o.CORSOrigin, o.runtimeInfo, o.version(),
 		o.Notifications.Get, o.Notifications.Sub, o.Gatherer, nil, nil,
 		false, nil, false, false, false, false,
 		o.LookbackDelta, false, false, nil, o.Features,

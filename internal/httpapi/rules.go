@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -30,34 +32,15 @@ func (a *API) storeTargets(r *http.Request) (response, *apiError) {
 		return response{}, queryError(err)
 	}
 	return response{write: func(s *stream) {
-		s.raw(`{"activeTargets":[`)
-		for i, t := range found.Active {
-			s.comma(i)
+		s.raw(`{"activeTargets":`)
+		values(s, found.Active)
+		s.raw(`,"droppedTargets":`)
+		each(s, found.Dropped, func(set *labels.Labels) {
 			s.raw(`{"discoveredLabels":`)
-			s.labels(t.Discovered)
-			s.raw(`,"labels":`)
-			s.labels(t.Labels)
-			s.field(`,"scrapePool":`, t.ScrapePool)
-			s.field(`,"scrapeUrl":`, t.ScrapeURL)
-			s.field(`,"globalUrl":`, t.GlobalURL)
-			s.field(`,"lastError":`, t.LastError)
-			s.raw(`,"lastScrape":`)
-			s.rfc3339(t.LastScrape)
-			s.raw(`,"lastScrapeDuration":`)
-			s.number(t.LastScrapeSeconds)
-			s.field(`,"health":`, t.Health)
+			s.labels(*set)
 			s.raw("}")
-			s.flushIfFull()
-		}
-		s.raw(`],"droppedTargets":[`)
-		for i, set := range found.Dropped {
-			s.comma(i)
-			s.raw(`{"discoveredLabels":`)
-			s.labels(set)
-			s.raw("}")
-			s.flushIfFull()
-		}
-		s.raw(`]}`)
+		})
+		s.raw(`}`)
 	}, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
@@ -86,12 +69,9 @@ func (a *API) storeRules(r *http.Request) (response, *apiError) {
 	}
 	groups = filterGroups(groups, r.Form["rule_name[]"], r.Form["rule_group[]"], r.Form["file[]"])
 	return response{write: func(s *stream) {
-		s.raw(`{"groups":[`)
-		for i := range groups {
-			s.comma(i)
-			s.ruleGroup(&groups[i])
-		}
-		s.raw(`]}`)
+		s.raw(`{"groups":`)
+		each(s, groups, s.ruleGroup)
+		s.raw(`}`)
 	}, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
@@ -115,17 +95,9 @@ func filterGroups(groups []storeapi.RuleGroup, names, groupNames, files []string
 func (s *stream) ruleGroup(g *storeapi.RuleGroup) {
 	s.field(`{"name":`, g.Name)
 	s.field(`,"file":`, g.File)
-	s.raw(`,"rules":[`)
-	for i := range g.Rules {
-		s.comma(i)
-		if g.Rules[i].Alerting {
-			s.alertingRule(&g.Rules[i])
-		} else {
-			s.recordingRule(&g.Rules[i])
-		}
-		s.flushIfFull()
-	}
-	s.raw(`],"interval":`)
+	s.raw(`,"rules":`)
+	each(s, g.Rules, s.rule)
+	s.raw(`,"interval":`)
 	s.number(g.IntervalSeconds)
 	s.raw(`,"limit":`)
 	s.integer(g.Limit)
@@ -136,64 +108,26 @@ func (s *stream) ruleGroup(g *storeapi.RuleGroup) {
 	s.raw("}")
 }
 
-func (s *stream) recordingRule(r *storeapi.Rule) {
-	s.field(`{"name":`, r.Name)
-	s.field(`,"query":`, r.Query)
-	if !r.Labels.IsEmpty() {
-		s.raw(`,"labels":`)
-		s.labels(r.Labels)
+func (s *stream) rule(r *storeapi.Rule) {
+	if r.Alerting {
+		r.Alerts = append([]storeapi.Alert{}, r.Alerts...) // not null
+		s.value(struct {
+			*storeapi.Rule
+			Type string `json:"type"`
+		}{r, "alerting"})
+		return
 	}
-	s.ruleEvaluation(r)
-	s.raw(`,"type":"recording"}`)
-}
-
-func (s *stream) alertingRule(r *storeapi.Rule) {
-	s.field(`{"state":`, r.State)
-	s.field(`,"name":`, r.Name)
-	s.field(`,"query":`, r.Query)
-	s.raw(`,"duration":`)
-	s.number(r.DurationSeconds)
-	s.raw(`,"keepFiringFor":`)
-	s.number(r.KeepFiringSeconds)
-	s.raw(`,"labels":`)
-	s.labels(r.Labels)
-	s.raw(`,"annotations":`)
-	s.labels(r.Annotations)
-	s.raw(`,"alerts":[`)
-	for i := range r.Alerts {
-		s.comma(i)
-		s.alert(&r.Alerts[i])
-	}
-	s.raw("]")
-	s.ruleEvaluation(r)
-	s.raw(`,"type":"alerting"}`)
-}
-
-// ruleEvaluation appends health, error, duration and time of a rule's last evaluation.
-func (s *stream) ruleEvaluation(r *storeapi.Rule) {
-	s.field(`,"health":`, r.Health)
-	if r.LastError != "" {
-		s.field(`,"lastError":`, r.LastError)
-	}
-	s.raw(`,"evaluationTime":`)
-	s.number(r.EvaluationSeconds)
-	s.raw(`,"lastEvaluation":`)
-	s.rfc3339(r.LastEvaluation)
-}
-
-func (s *stream) alert(a *storeapi.Alert) {
-	s.raw(`{"labels":`)
-	s.labels(a.Labels)
-	s.raw(`,"annotations":`)
-	s.labels(a.Annotations)
-	s.field(`,"state":`, a.State)
-	if !a.ActiveAt.IsZero() {
-		s.raw(`,"activeAt":`)
-		s.rfc3339(a.ActiveAt)
-	}
-	s.field(`,"value":`, a.Value)
-	s.raw("}")
-	s.flushIfFull()
+	s.value(struct {
+		*storeapi.Rule
+		Type   string        `json:"type"`
+		Labels labels.Labels `json:"labels,omitzero"`
+		// Fields that only alerting rules have.
+		State         any `json:"state,omitempty"`
+		Duration      any `json:"duration,omitempty"`
+		KeepFiringFor any `json:"keepFiringFor,omitempty"`
+		Annotations   any `json:"annotations,omitempty"`
+		Alerts        any `json:"alerts,omitempty"`
+	}{Rule: r, Type: "recording", Labels: r.Labels})
 }
 
 // storeAlerts returns the active alerts of all alerting rules.
@@ -207,17 +141,14 @@ func (a *API) storeAlerts(r *http.Request) (response, *apiError) {
 		return response{}, queryError(err)
 	}
 	return response{write: func(s *stream) {
-		s.raw(`{"alerts":[`)
-		n := 0
+		var all []storeapi.Alert
 		for _, g := range groups {
 			for _, rule := range g.Rules {
-				for i := range rule.Alerts {
-					s.comma(n)
-					s.alert(&rule.Alerts[i])
-					n++
-				}
+				all = append(all, rule.Alerts...)
 			}
 		}
-		s.raw(`]}`)
+		s.raw(`{"alerts":`)
+		values(s, all)
+		s.raw(`}`)
 	}, annotations: &responseAnnotations{list: warnings}}, nil
 }

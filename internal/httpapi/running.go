@@ -120,15 +120,9 @@ func (a *API) runningList(r *http.Request) (response, *apiError) {
 	return response{write: func(s *stream) {
 		s.raw(`{"cancelable":`)
 		s.boolean(a.opts.Admin)
-		s.raw(`,"queries":[`)
-		for i, q := range all {
-			s.comma(i)
-			s.running(q, now)
-			if !s.flushIfFull() {
-				return
-			}
-		}
-		s.raw("]}")
+		s.raw(`,"queries":`)
+		each(s, all, func(q **runningQuery) { s.running(*q, now) })
+		s.raw("}")
 	}}, nil
 }
 
@@ -137,31 +131,23 @@ func (s *stream) running(q *runningQuery, now time.Time) {
 	if len(shown) > queryShownMax {
 		shown = strings.ToValidUTF8(shown[:queryShownMax], "") + "…"
 	}
-	s.field(`{"id":`, q.id)
-	s.field(`,"kind":`, q.kind)
-	s.field(`,"query":`, shown)
-	s.raw(`,"begun":`)
-	s.rfc3339(q.begun)
-	s.raw(`,"seconds":`)
-	s.number(now.Sub(q.begun).Seconds())
-	s.field(`,"stage":`, stageNames[q.stage.Load()])
-	s.field(`,"client":`, q.client)
-	s.field(`,"userAgent":`, q.agent)
-	if q.tenant != "" {
-		s.field(`,"tenant":`, q.tenant)
-	}
-	if n := q.estimated.Load(); n > 0 {
-		s.raw(`,"estimatedSamples":`)
-		s.integer(n)
-	}
 	found, samples, bytes := q.read.Counts()
-	s.raw(`,"series":`)
-	s.integer(found)
-	s.raw(`,"samples":`)
-	s.integer(samples)
-	s.raw(`,"chunkBytes":`)
-	s.integer(bytes)
-	s.raw("}")
+	s.value(struct {
+		ID         string    `json:"id"`
+		Kind       string    `json:"kind"`
+		Query      string    `json:"query"`
+		Begun      time.Time `json:"begun"`
+		Seconds    float64   `json:"seconds"`
+		Stage      string    `json:"stage"`
+		Client     string    `json:"client"`
+		UserAgent  string    `json:"userAgent"`
+		Tenant     string    `json:"tenant,omitempty"`
+		Estimated  int64     `json:"estimatedSamples,omitempty"`
+		Series     int64     `json:"series"`
+		Samples    int64     `json:"samples"`
+		ChunkBytes int64     `json:"chunkBytes"`
+	}{q.id, q.kind, shown, q.begun, now.Sub(q.begun).Seconds(), stageNames[q.stage.Load()], q.client, q.agent,
+		q.tenant, q.estimated.Load(), found, samples, bytes})
 }
 
 // cancelRunning ends a running query.

@@ -40,17 +40,7 @@ func (a *API) scrapePoolConfig(r *http.Request) (response, *apiError) {
 }
 
 func (a *API) statusBuildInfo(*http.Request) (response, *apiError) {
-	b := a.opts.BuildInfo
-	return response{write: func(s *stream) {
-		s.field(`{"version":`, b.Version)
-		s.field(`,"revision":`, b.Revision)
-		s.field(`,"branch":`, b.Branch)
-		s.field(`,"buildUser":`, b.BuildUser)
-		s.field(`,"buildDate":`, b.BuildDate)
-		s.field(`,"goVersion":`, b.GoVersion)
-		s.field(`,"program":`, b.Program)
-		s.raw("}")
-	}}, nil
+	return response{write: func(s *stream) { s.value(a.opts.BuildInfo) }}, nil
 }
 
 // tsdbStatsMax is the maximum of `limit` in status/tsdb.
@@ -92,34 +82,21 @@ func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
 }
 
 func (s *stream) tsdbStatistics(stats *storeapi.TSDBStatistics) {
-	s.raw(`{"headStats":{"numSeries":`)
-	s.unsigned(stats.Series)
-	s.raw(`,"numLabelPairs":`)
-	s.integer(stats.LabelPairs)
-	s.raw(`,"chunkCount":`)
-	s.integer(stats.Chunks)
-	s.raw(`,"minTime":`)
-	s.integer(stats.MinMS)
-	s.raw(`,"maxTime":`)
-	s.integer(stats.MaxMS)
+	s.raw(`{"headStats":`)
+	s.value(struct {
+		Series     uint64 `json:"numSeries"`
+		LabelPairs int64  `json:"numLabelPairs"`
+		Chunks     int64  `json:"chunkCount"`
+		MinMS      int64  `json:"minTime"`
+		MaxMS      int64  `json:"maxTime"`
+	}{stats.Series, stats.LabelPairs, stats.Chunks, stats.MinMS, stats.MaxMS})
+	s.raw(`,"seriesCountByMetricName":`)
+	values(s, stats.SeriesByMetric)
+	s.raw(`,"labelValueCountByLabelName":`)
+	values(s, stats.ValuesByLabel)
+	s.raw(`,"memoryInBytesByLabelName":`)
+	values(s, stats.BytesByLabel)
+	s.raw(`,"seriesCountByLabelValuePair":`)
+	values(s, stats.SeriesByPair)
 	s.raw("}")
-	s.cardinality(`,"seriesCountByMetricName":`, stats.SeriesByMetric)
-	s.cardinality(`,"labelValueCountByLabelName":`, stats.ValuesByLabel)
-	s.cardinality(`,"memoryInBytesByLabelName":`, stats.BytesByLabel)
-	s.cardinality(`,"seriesCountByLabelValuePair":`, stats.SeriesByPair)
-	s.raw("}")
-}
-
-func (s *stream) cardinality(key string, stats []storeapi.Statistic) {
-	s.raw(key)
-	s.raw("[")
-	for i, stat := range stats {
-		s.comma(i)
-		s.field(`{"name":`, stat.Name)
-		s.raw(`,"value":`)
-		s.unsigned(stat.Value)
-		s.raw("}")
-		s.flushIfFull()
-	}
-	s.raw("]")
 }

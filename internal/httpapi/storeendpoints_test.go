@@ -187,7 +187,7 @@ func TestAPI_AlertsOfSeveralRulesOfStores(t *testing.T) {
 	}
 	const end = `"evaluationTime":0,"lastEvaluation":"0001-01-01T00:00:00Z"`
 	checkResponse(t, o, "/rules?rule_name[]=r&file[]=f", http.StatusOK,
-		`"data":{"groups":[{"name":"g","file":"f","rules":[{"name":"r","query":"up","labels":{"l":"v"},"health":"ok",`+end+`,"type":"recording"}],"interval":0,"limit":0,`+end+`}]}}`)
+		`"data":{"groups":[{"name":"g","file":"f","rules":[{"name":"r","query":"up","health":"ok",`+end+`,"type":"recording","labels":{"l":"v"}}],"interval":0,"limit":0,`+end+`}]}}`)
 }
 
 func TestAPI_StatesOfTargetsReachTheStores(t *testing.T) {

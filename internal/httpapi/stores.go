@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -278,49 +279,22 @@ func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
 
 // stores returns the stores by component, as Thanos does.
 func (a *API) stores(*http.Request) (response, *apiError) {
-	byComponent := map[string][]fanout.Status{}
-	for _, s := range a.opts.Stores.Statuses() {
-		component := s.Component
-		if component == "" {
-			component = "unknown-store-api"
+	type status struct {
+		Name      string          `json:"name"`
+		LastCheck time.Time       `json:"lastCheck"`
+		LastError *string         `json:"lastError"`
+		LabelSets []labels.Labels `json:"labelSets"`
+		MinTime   int64           `json:"minTime"`
+		MaxTime   int64           `json:"maxTime"`
+	}
+	byComponent := map[string][]status{}
+	for _, of := range a.opts.Stores.Statuses() {
+		s := status{of.Name, of.LastCheck, nil, append([]labels.Labels{}, of.LabelSets...), of.MinMS, of.MaxMS}
+		if of.LastError != nil {
+			s.LastError = new(of.LastError.Error())
 		}
+		component := cmp.Or(of.Component, "unknown-store-api")
 		byComponent[component] = append(byComponent[component], s)
 	}
-	return response{write: func(s *stream) {
-		s.raw("{")
-		for i, component := range sortedKeys(byComponent) {
-			s.comma(i)
-			s.str(component)
-			s.raw(":[")
-			for j, status := range byComponent[component] {
-				s.comma(j)
-				s.storeStatus(status)
-				s.flushIfFull()
-			}
-			s.raw("]")
-		}
-		s.raw("}")
-	}}, nil
-}
-
-func (s *stream) storeStatus(status fanout.Status) {
-	s.field(`{"name":`, status.Name)
-	s.raw(`,"lastCheck":`)
-	s.rfc3339(status.LastCheck)
-	s.raw(`,"lastError":`)
-	if status.LastError == nil {
-		s.raw("null")
-	} else {
-		s.str(status.LastError.Error())
-	}
-	s.raw(`,"labelSets":[`)
-	for i, set := range status.LabelSets {
-		s.comma(i)
-		s.labels(set)
-	}
-	s.raw(`],"minTime":`)
-	s.integer(status.MinMS)
-	s.raw(`,"maxTime":`)
-	s.integer(status.MaxMS)
-	s.raw("}")
+	return response{write: func(s *stream) { s.value(byComponent) }}, nil
 }

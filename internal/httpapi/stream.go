@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,7 +84,6 @@ func (e *midStreamError) Unwrap() error { return e.err }
 func (s *stream) raw(text string)    { s.b = append(s.b, text...) }
 func (s *stream) str(text string)    { s.b = promjson.AppendString(s.b, text) }
 func (s *stream) integer(n int64)    { s.b = strconv.AppendInt(s.b, n, 10) }
-func (s *stream) unsigned(n uint64)  { s.b = strconv.AppendUint(s.b, n, 10) }
 func (s *stream) number(v float64)   { s.b = promjson.AppendFloat(s.b, v) }
 func (s *stream) quoted(v float64)   { s.raw(`"`); s.number(v); s.raw(`"`) }
 func (s *stream) timestamp(ms int64) { s.b = promjson.AppendTimestamp(s.b, ms) }
@@ -102,17 +102,34 @@ func (s *stream) comma(i int) {
 	}
 }
 
-func (s *stream) strings(list []string) {
+// strings appends a list of strings.
+func (s *stream) strings(list []string) { each(s, list, func(text *string) { s.str(*text) }) }
+
+// each appends a list. It sends the buffer whenever it is full.
+func each[T any](s *stream, list []T, element func(*T)) {
 	s.raw("[")
-	for i, text := range list {
+	for i := range list {
 		s.comma(i)
-		s.str(text)
+		element(&list[i])
 		if !s.flushIfFull() {
 			return
 		}
 	}
 	s.raw("]")
 }
+
+// value appends v with reflection, which is too slow for the result of a query. Texts are escaped as in str.
+func (s *stream) value(v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		s.fail(err)
+	}
+	s.b = append(s.b, text...)
+	s.flushIfFull()
+}
+
+// values appends a list with reflection.
+func values[T any](s *stream, list []T) { each(s, list, func(v *T) { s.value(v) }) }
 
 // labels appends a label set as an object, sorted by name.
 func (s *stream) labels(ls labels.Labels) {

@@ -24,20 +24,20 @@ type RuleGroup struct {
 
 // Rule is a recording or an alerting rule.
 type Rule struct {
-	Alerting          bool          `json:"-"`
-	Name              string        `json:"name"`
-	Query             string        `json:"query"`
-	Labels            labels.Labels `json:"labels"`
-	Health            string        `json:"health"`
-	LastError         string        `json:"lastError"`
-	EvaluationSeconds float64       `json:"evaluationTime"`
-	LastEvaluation    time.Time     `json:"lastEvaluation"`
-	// The rest is set for alerting rules only.
-	State             string        `json:"state"` // inactive, pending, firing or unknown
+	Alerting bool   `json:"-"`
+	State    string `json:"state"` // of an alerting rule: inactive, pending, firing or unknown
+	Name     string `json:"name"`
+	Query    string `json:"query"`
+	// DurationSeconds and KeepFiringSeconds are set for alerting rules only, as Annotations and Alerts.
 	DurationSeconds   float64       `json:"duration"`
 	KeepFiringSeconds float64       `json:"keepFiringFor"`
+	Labels            labels.Labels `json:"labels"`
 	Annotations       labels.Labels `json:"annotations"`
 	Alerts            []Alert       `json:"alerts"`
+	Health            string        `json:"health"`
+	LastError         string        `json:"lastError,omitempty"`
+	EvaluationSeconds float64       `json:"evaluationTime"`
+	LastEvaluation    time.Time     `json:"lastEvaluation"`
 }
 
 // Alert is a pending or firing alert.
@@ -45,8 +45,8 @@ type Alert struct {
 	Labels      labels.Labels `json:"labels"`
 	Annotations labels.Labels `json:"annotations"`
 	State       string        `json:"state"`
+	ActiveAt    time.Time     `json:"activeAt,omitzero"`
 	Value       string        `json:"value"`
-	ActiveAt    time.Time     `json:"activeAt"`
 }
 
 // RulesRequest selects rules.

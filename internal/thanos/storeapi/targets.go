@@ -27,10 +27,10 @@ type ActiveTarget struct {
 	ScrapePool        string        `json:"scrapePool"`
 	ScrapeURL         string        `json:"scrapeUrl"`
 	GlobalURL         string        `json:"globalUrl"`
-	Health            string        `json:"health"` // up, down or unknown
 	LastError         string        `json:"lastError"`
 	LastScrape        time.Time     `json:"lastScrape"`
 	LastScrapeSeconds float64       `json:"lastScrapeDuration"`
+	Health            string        `json:"health"` // up, down or unknown
 }
 
 // TargetsRequest selects targets.

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/xor"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -288,8 +289,19 @@ func sharedBlocks(t *testing.T, rng *rand.Rand) (blocks [6][]series.Chunk) {
 	return blocks
 }
 
+// cutTo cuts chunks as Prometheus does for a sidecar.
+func cutTo(chunks []series.Chunk, mint, maxt int64) (cut []series.Chunk) {
+	for _, c := range chunks {
+		if data, first, last, ok := xor.Trim(nil, c.Data, mint, maxt); ok {
+			cut = append(cut, series.Chunk{MinMS: first, MaxMS: last, Encoding: c.Encoding, Data: data})
+		}
+	}
+	return cut
+}
+
 // A sidecar and a store gateway have the same blocks for some hours. Their joined chunks are equal, so every query reads
-// them once, and its samples at the steps are those of a store that has all blocks.
+// them once, and its samples at the steps are those of a store that has all blocks. The query can begin and end within
+// chunks, which Prometheus then cuts.
 func TestQuerier_JoinedChunksOfSharedBlocksAreEqual(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	set := labels.FromStrings("prometheus", "a")
@@ -297,6 +309,12 @@ func TestQuerier_JoinedChunksOfSharedBlocksAreEqual(t *testing.T) {
 		gateway := 1 + rng.IntN(6) // blocks of the gateway, the oldest
 		sidecar := rng.IntN(gateway + 1)
 		part := sidecar < gateway && rng.IntN(4) == 0 // the first block of the sidecar is not whole
+		steps := series.Steps{FirstMS: 5*blockMS/2 + rng.Int64N(1e6), LastMS: 5 * blockMS, StepMS: 120_000 + rng.Int64N(400_000)}
+		steps.FirstMS -= rng.Int64N(2 * blockMS)
+		start, end := int64(0), int64(6*blockMS)
+		if !part && rng.IntN(4) > 0 {
+			start, end = steps.FirstMS-rng.Int64N(600_000), steps.LastMS+rng.Int64N(600_000)
+		}
 		all := make([]*fakeStore, 3)
 		for i := range all {
 			all[i] = &fakeStore{strips: true, info: storeapi.Info{LabelSets: []labels.Labels{set}, Store: &storeapi.StoreInfo{TimeRange: anyTime, WithoutReplicaLabels: true}}}
@@ -308,12 +326,11 @@ func TestQuerier_JoinedChunksOfSharedBlocksAreEqual(t *testing.T) {
 			if part {
 				local = local[1:]
 			}
+			local = cutTo(local, start, end)
 			for k, chunks := range [][]series.Chunk{inStore, local, whole} {
 				all[k].series = append(all[k].series, one{labels: lset, chunks: chunks})
 			}
 		}
-		steps := series.Steps{FirstMS: 5*blockMS/2 + rng.Int64N(1e6), LastMS: 5 * blockMS, StepMS: 120_000 + rng.Int64N(400_000)}
-		steps.FirstMS -= rng.Int64N(2 * blockMS)
 		// values reads all series twice at the steps: the value at each, and how many chunks the stores sent.
 		values := func(want []bool, stores ...*fakeStore) (values []float64, chunks int) {
 			var addresses []Address
@@ -331,7 +348,7 @@ func TestQuerier_JoinedChunksOfSharedBlocksAreEqual(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				selected := q.(series.FloatsSelector).SelectFloats(t.Context(), &steps, &storage.SelectHints{Start: 0, End: 6 * blockMS}, everything)
+				selected := q.(series.FloatsSelector).SelectFloats(t.Context(), &steps, &storage.SelectHints{Start: start, End: end}, everything)
 				for selected.Next() {
 					points, ok, err := selected.AtFloats().AppendFloats(nil, 0, 6*blockMS)
 					if !ok || err != nil {

@@ -63,6 +63,9 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 		if sharded != nil && !sharded.Matches(lset) {
 			continue
 		}
+		if steps != nil {
+			chunks = steps.cut(chunks)
+		}
 		if r.SkipChunks {
 			chunks = nil
 		} else if len(chunks) == 0 {

@@ -1,7 +1,9 @@
 package storeapi
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -16,12 +18,17 @@ const samplesPerStep = 3
 // joinedSamples is the number of samples at which a joined chunk is complete: Prometheus' chunks have as many.
 const joinedSamples = 120
 
-// stepsFilter removes samples that the steps of a request do not need. What remains of a chunk depends on the steps,
+// stepsFilter removes samples that the steps of a request do not need. What remains of a chunk depends on the request,
 // the chunk and those joined with it alone: equal chunks of several stores stay equal, and the client can drop all but
 // one of them. Of the chunks that begin in one span of joinMS a store has all or none, if it has whole blocks.
 type stepsFilter struct {
 	steps  series.Steps
-	joinMS int64          // SeriesRequest.JoinMS
+	joinMS int64 // SeriesRequest.JoinMS
+
+	minMS, maxMS int64 // of the request
+	within       []series.Chunk
+	edges        []byte // the data of chunks that were cut
+
 	points []floats.Point // the needed samples of the chunks that become one
 	data   []byte
 	chunks []series.Chunk
@@ -32,8 +39,44 @@ func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
 	if s.src.Capabilities().ForwardsSteps || r.Steps == nil || r.SkipChunks {
 		return nil
 	}
-	return &stepsFilter{steps: *r.Steps, joinMS: r.JoinMS}
+	return &stepsFilter{steps: *r.Steps, joinMS: r.JoinMS, minMS: r.MinMS, maxMS: r.MaxMS}
 }
+
+// cut returns the chunks without float samples outside the request's range. Prometheus cuts the chunks that a sidecar
+// reads from it, so those of a store with the same blocks would differ, and overlap. The result is valid as long as
+// the result of thin.
+func (f *stepsFilter) cut(chunks []series.Chunk) []series.Chunk {
+	edge := func(c series.Chunk) bool {
+		return c.Encoding == chunkenc.EncXOR && (c.MinMS < f.minMS || c.MaxMS > f.maxMS)
+	}
+	if !slices.ContainsFunc(chunks, edge) {
+		return chunks
+	}
+	f.within, f.edges = f.within[:0], f.edges[:0]
+	for _, c := range chunks {
+		if edge(c) {
+			points, err := floats.AppendPoints(f.points[:0], c.Data, floats.Ascending)
+			f.points = points[:0]
+			if n := len(points); err == nil && n > 0 && points[0].T >= c.MinMS && points[n-1].T <= c.MaxMS {
+				from, _ := slices.BinarySearchFunc(points, f.minMS, compareTime)
+				to, found := slices.BinarySearchFunc(points, f.maxMS, compareTime)
+				if found {
+					to++
+				}
+				if from >= to {
+					continue
+				}
+				start := len(f.edges)
+				f.edges = floats.AppendChunk(f.edges, points[from:to])
+				c = series.Chunk{MinMS: points[from].T, MaxMS: points[to-1].T, Encoding: c.Encoding, Data: f.edges[start:]}
+			}
+		}
+		f.within = append(f.within, c)
+	}
+	return f.within
+}
+
+func compareTime(p floats.Point, ms int64) int { return cmp.Compare(p.T, ms) }
 
 // thin returns chunks with the needed samples. They keep the time ranges of the whole chunks, so that the client sees
 // which chunks overlap. They are valid until the next call of thin, and as long as the given chunks.

@@ -233,6 +233,33 @@ func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
 	}
 }
 
+// A sidecar has chunks that Prometheus has cut to the request's range, a store gateway the whole chunks.
+func TestStepsFilter_WholeChunksBecomeEqualToThoseThatPrometheusHasCut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(15, 16))
+	for range 500 {
+		var whole, cut []series.Chunk
+		for at := rng.Int64N(1e6); len(whole) < 6; at = whole[len(whole)-1].MaxMS + 1 + rng.Int64N(1e6) {
+			whole = append(whole, gaugeChunk(rng, at, 1+rng.IntN(60)))
+		}
+		f := &stepsFilter{steps: series.Steps{FirstMS: rng.Int64N(3e6), LastMS: 1e9, StepMS: 1 + rng.Int64N(400_000)}, joinMS: JoinAny * rng.Int64N(2)}
+		f.minMS, f.maxMS = f.steps.FirstMS-rng.Int64N(300_000), f.steps.FirstMS+rng.Int64N(3e6)
+		for _, c := range whole {
+			if data, first, last, ok := floats.Trim(nil, c.Data, f.minMS, f.maxMS); ok {
+				cut = append(cut, series.Chunk{MinMS: first, MaxMS: last, Encoding: c.Encoding, Data: data})
+			}
+		}
+		inRange := slices.DeleteFunc(slices.Clone(whole), func(c series.Chunk) bool { return c.MaxMS < f.minMS || c.MinMS > f.maxMS })
+		copied := func(chunks []series.Chunk) []series.Chunk {
+			chunks, _ = series.CopyChunks(nil, nil, chunks)
+			return chunks
+		}
+		got, want := copied(f.thin(f.cut(inRange))), copied(f.thin(f.cut(cut)))
+		if !slices.EqualFunc(got, want, func(a, b series.Chunk) bool { return series.CompareChunks(a, b) == 0 }) {
+			t.Fatalf("%+v, want %+v", got, want)
+		}
+	}
+}
+
 // Between two raw chunks may be a downsampled one.
 func TestStepsFilter_JoinsNoChunksOfASeriesWithDownsampledOnes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))

@@ -186,10 +186,20 @@ func (a *recordingAppender) Append(ref storage.SeriesRef, l labels.Labels, st, t
 	if fh != nil {
 		text += fmt.Sprint(fh, fh.Schema)
 	}
+	var partial *storage.AppendPartialError
 	for _, e := range o.Exemplars {
+		if e.Value > 50 {
+			if partial == nil {
+				partial = &storage.AppendPartialError{}
+			}
+			partial.ExemplarErrors = append(partial.ExemplarErrors, storage.ErrOutOfOrderExemplar)
+		}
 		text += fmt.Sprintf(" # %s %x %s", e.Labels, math.Float64bits(e.Value), stamp(e.Ts))
 	}
 	a.lines = append(a.lines, text+fmt.Sprintf(" %q %+v %v\n", o.MetricFamilyName, o.Metadata, o.RejectOutOfOrder))
+	if partial != nil {
+		return ref, partial
+	}
 	return ref, nil
 }
 
@@ -523,6 +533,7 @@ type history struct {
 	shuffle bool // each page has its lines in another order
 	brief   bool // one of short histories: pages have timestamps, too
 	calm    bool // with few changes
+	traced  bool // lines have exemplars now and then
 
 	protobuf bool // the target also speaks protobuf
 	lines    []string
@@ -538,6 +549,31 @@ var seriesTexts = []string{
 
 var valueTexts = []string{"0", "1", "-0", "+1", "1.5", "NaN", "nan", "+Inf", "-Inf", "Inf", "1e5", "1E-5", "123456789012345", "1234567890123456789",
 	"0.1", "0.30000000000000004", "1.", ".5", "-.5", "99", "55", "1e400", "0x1p-2", "1_000", "", ".", "-", "1e", "5e-324", "9007199254740993", "00012.50", "2.2250738585072011e-308", "infinity", "1\r"}
+
+// exemplarTexts follow a value. Most of them are simple, see pageValues.readExemplar.
+var exemplarTexts = []string{` # {id="N"} V @T`, ` # {id="N"} V`, ` # {trace_id="N",span="b"} V @T`, ` # {b="N",a="x y"} 55 @T`, ` # {id="N"} 55`,
+	` # {} V`, ` # {} V @T`, ` # {a="N",} V`, ` # {A_9="~ !"} NaN`, ` # {id="N"} 1e3 1.5e2`, ` # {id="N"} V 123.456789`, ` # {id="N"} -0 -1`, ` # {a="1",a="2"} V`}
+
+// oddExemplars are errors, or not simple.
+var oddExemplars = []string{` # {id="ü"} V`, ` # {id="a\"b"} V`, ` # {"id"="N"} V`, ` # {"id"} V`, ` # {id="N"} V NaN`, ` # {id="N"} V +Inf`, ` # {id="N"} V 1 2`,
+	` # {id="N"} `, ` # {id="N"}V`, ` # {id="N"}`, ` # {id="N" } V`, ` # { id="N"} V`, ` # {,} V`, ` # {id} V`, ` # {1d="N"} V`, ` # {id="N",,} V`, ` # {id="N"} V `, ` # {id="N`,
+	` # {id="N"} 0x1p-2`, ` # {id="N"} 1_0`, ` # {id="\xff"} V`, " # {id=\"\x00\"} V", ` #{id="N"} V`, ` # `, ` `, ` 1 # {id="N"} V`, `  # {id="N"} V`, ` # {id="N"}  V`, ` # {id="N"} 1e400`}
+
+func (h *history) exemplar() string {
+	text := exemplarTexts[h.r.IntN(2)]
+	switch h.r.IntN(12) {
+	case 0:
+		text = pick(h.r, exemplarTexts)
+	case 1:
+		if h.r.IntN(20) == 0 {
+			text = pick(h.r, oddExemplars)
+		}
+	}
+	if !h.brief {
+		text = strings.ReplaceAll(text, "@T", fmt.Sprint(h.r.IntN(3)))
+	}
+	return strings.ReplaceAll(text, "N", fmt.Sprint(h.r.IntN(3)))
+}
 
 func (h *history) value() string {
 	switch n := h.r.IntN(80); {
@@ -577,7 +613,8 @@ func (h *history) next() answer {
 	h.answers++
 	r := h.r
 	if h.answers == 1 || r.IntN(40) == 0 && !h.calm {
-		h.lines, h.open, h.shuffle = nil, r.IntN(3) == 0, r.IntN(3) == 0
+		h.lines, h.open, h.shuffle = nil, r.IntN(2) == 0, r.IntN(3) == 0
+		h.traced = h.open && r.IntN(2) == 0
 		texts := seriesTexts
 		if h.calm { // without those that are refused
 			texts = slices.DeleteFunc(slices.Clone(texts), func(s string) bool {
@@ -627,6 +664,9 @@ func (h *history) next() answer {
 	a := answer{media: plainText, gzip: r.IntN(2) == 0}
 	var b strings.Builder
 	for _, line := range h.lines {
+		if h.traced && strings.HasSuffix(line, " V") && r.IntN(3) == 0 {
+			line += h.exemplar()
+		}
 		for strings.Contains(line, "V") && !strings.HasPrefix(line, "#") {
 			line = strings.Replace(line, "V", h.value(), 1)
 		}

@@ -84,6 +84,7 @@ func FuzzPages(f *testing.F) {
 	f.Add([]byte("# TYPE a counter\na 1\nb{x=\"1\"} 2\n\xff# TYPE a counter\na 1.5\nb{x=\"1\"} -0\n"), false)
 	f.Add([]byte("a 1\nb 2\n\xffb 2\na 1\n\xffa 1\nb 2\n\xffb 7\na 9\n\xffb 7\n# HELP a\na 9\n"), false)
 	f.Add([]byte("# TYPE a counter\na_total 1\n# EOF\n\xffa_total 1\n# TYPE a counter\n# EOF\n\xffa_total 1 # {x=\"1\"} 1\n# EOF\n"), true)
+	f.Add([]byte("a 1 # {x=\"1\"} 1\n# EOF\n\xffa 2 # {} 1 1.5\n# EOF\n\xffa 1\n# EOF\n\xffa 3 # {y=\"a b\",x=\"\"} 1 2\n# EOF\n"), true)
 	f.Fuzz(func(t *testing.T, pages []byte, open bool) {
 		media := plainText
 		if open {
@@ -96,6 +97,12 @@ func FuzzPages(f *testing.F) {
 // Random pages with and without layouts have the same effect.
 func TestPage_LayoutsChangeNothing(t *testing.T) {
 	known := 0
+	for _, x := range exemplarTexts { // in a page whose layout is known, also with another order
+		text := "a 1\nb 2 # {x=\"1\"} 1 1.5\n# EOF\n|a 2\nb 3\n# EOF\n|a 3" + x + "\nb 4\n# EOF\n|a 3\nb 4" + x +
+			"\n# EOF\n|b 4" + x + "\na 3\n# EOF\n|a 1\nb 3\n# EOF\n|b 4\na 3" + x + "\n# EOF\n"
+		known += samePages(t, openMetrics, bytes.Split([]byte(text), []byte("|")))
+		samePages(t, plainText, bytes.Split([]byte(text), []byte("|")))
+	}
 	for _, text := range []string{
 		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\na 2\n|a 1\nb 2\n", // a line twice instead of another
 		"a 1\nb 2\n|b 2\na 1\n|a 3\nb 2\n|b 2\na 1\n|a 1\n|a 1\nb 2\n",
@@ -156,7 +163,7 @@ func TestNumber_HasTheBitsOfParseFloat(t *testing.T) {
 		check(strconv.FormatFloat(v, "feg"[r.IntN(3)], -1, 64))
 		check(strconv.FormatFloat(r.Float64()*math.Pow10(r.IntN(18)), 'f', r.IntN(20), 64))
 	}
-	for _, text := range []string{"", "1", "1 ", "1 1\n", "-\n", "\n"} { // not whole values
+	for _, text := range []string{"", "1", "-\n", "\n", " 1\n", "- 1\n"} { // not whole values
 		if v, n := number([]byte(text)); n != 0 {
 			t.Errorf("%q: %v", text, v)
 		}

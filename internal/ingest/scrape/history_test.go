@@ -40,18 +40,19 @@ func TestManager_HistoriesEqualThoseOfPrometheus(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { total.add(runHistory(t, seed)) })
 	}
 	t.Logf("%d histories: %+v", n, total)
-	if total.known < total.scrapes/20 || total.shuffled == 0 {
+	if total.known < total.scrapes/20 || total.exemplars == 0 || total.shuffled == 0 {
 		t.Errorf("the test compares too few pages with a known layout: %+v", total)
 	}
 }
 
 // tally is what histories have compared.
-type tally struct{ scrapes, samples, known, shuffled, reloads, restarts int }
+type tally struct{ scrapes, samples, known, exemplars, shuffled, reloads, restarts int }
 
 func (t *tally) add(o tally) {
 	t.scrapes += o.scrapes
 	t.samples += o.samples
 	t.known += o.known
+	t.exemplars += o.exemplars
 	t.shuffled += o.shuffled
 	t.reloads += o.reloads
 	t.restarts += o.restarts
@@ -466,6 +467,9 @@ func (w *world) compare() {
 		for _, l := range pool.loops {
 			if was := w.layouts[l]; was != nil && was == l.cache.layout && was.used {
 				w.known++
+				if was.exemplars {
+					w.exemplars++
+				}
 				if was.index != nil {
 					w.shuffled++
 				}

@@ -12,6 +12,8 @@ type index struct {
 	comments map[string]int32 // lines, numbered after the series
 	seen     []bool           // series and comments of the current page
 	ended    bool             // the last line is the end of an OpenMetrics page
+
+	exemplars bool // lines may have one
 }
 
 const endOfPage = "# EOF"
@@ -19,7 +21,7 @@ const endOfPage = "# EOF"
 // newIndex returns nil if the order of the lines matters: a line is there twice, a family has two descriptions, or the
 // last line has no line feed.
 func (l *layout) newIndex() *index {
-	x := &index{series: map[string]int32{}, comments: map[string]int32{}}
+	x := &index{exemplars: l.exemplars, series: map[string]int32{}, comments: map[string]int32{}}
 	described := map[string]bool{}
 	for chunk := range l.chunks() {
 		for line := range strings.Lines(strings.TrimPrefix(chunk, "\n")) {
@@ -50,11 +52,10 @@ func (l *layout) newIndex() *index {
 	return x
 }
 
-// read is like layout.read for a page whose lines are in another order. It also appends which series of the layout each
-// value belongs to.
-func (x *index) read(dst []float64, order []int32, body []byte) ([]float64, []int32, bool) {
+// read is like layout.read for a page whose lines are in another order.
+func (x *index) read(v *pageValues, body []byte) bool {
 	if x.ended && !bytes.HasSuffix(body, []byte(endOfPage+"\n")) {
-		return dst, order, false
+		return false
 	}
 	clear(x.seen)
 	lines, next := 0, 0
@@ -62,11 +63,11 @@ func (x *index) read(dst []float64, order []int32, body []byte) ([]float64, []in
 		if body[0] == '#' {
 			end := bytes.IndexByte(body, '\n')
 			if end < 0 {
-				return dst, order, false
+				return false
 			}
 			i, ok := x.comments[string(body[:end])]
 			if !ok || x.seen[i] {
-				return dst, order, false
+				return false
 			}
 			x.seen[i] = true
 			lines, body = lines+1, body[end+1:]
@@ -74,17 +75,17 @@ func (x *index) read(dst []float64, order []int32, body []byte) ([]float64, []in
 		}
 		i, size := x.find(body, next)
 		if i < 0 || x.seen[i] {
-			return dst, order, false
+			return false
 		}
-		v, n := number(body[size:])
+		n := v.read(body[size:], x.exemplars)
 		if n == 0 {
-			return dst, order, false
+			return false
 		}
 		x.seen[i] = true
-		dst, order, next, body = append(dst, v), append(order, int32(i)), i+1, body[size+n+1:]
+		v.order, next, body = append(v.order, int32(i)), i+1, body[size+n+1:]
 		lines++
 	}
-	return dst, order, lines == len(x.seen)
+	return lines == len(x.seen)
 }
 
 // find returns the series with which the body begins, -1 if there is none, and the length of its text. Lines of one
@@ -99,6 +100,9 @@ func (x *index) find(body []byte, next int) (series, size int) {
 	line := body
 	if end := bytes.IndexByte(body, '\n'); end >= 0 {
 		line = body[:end]
+	}
+	if x.exemplars {
+		line, _, _ = bytes.Cut(line, []byte(" # {"))
 	}
 	text := line[:bytes.LastIndexAny(line, " \t")+1]
 	if i, ok := x.series[string(text)]; ok {

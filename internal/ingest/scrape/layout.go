@@ -10,6 +10,7 @@ import (
 	"sync"
 	"unique"
 
+	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
@@ -21,9 +22,11 @@ import (
 //
 //	n uint16 | n bytes up to the next value | … | n uint16 | n bytes after the last value
 //
-// so comments belong to the text before a value. Targets with equal pages share the text.
+// so comments belong to the text before a value. Targets with equal pages share the text. An exemplar between a value
+// and the line feed after it does not belong to the layout: exemplars come, change and go.
 type layout struct {
 	contentType string
+	exemplars   bool // lines may have one
 	text        unique.Handle[string]
 	values      int     // in a page
 	kept        int     // of them, not dropped by metric relabeling
@@ -35,8 +38,9 @@ type layout struct {
 
 // layoutBuilder collects the samples that the parser finds in a page.
 type layoutBuilder struct {
-	refused bool
-	samples []layoutSample
+	refused   bool
+	exemplars bool // lines may have one that pageValues.read reads
+	samples   []layoutSample
 }
 
 type layoutSample struct {
@@ -60,7 +64,8 @@ func (b *layoutBuilder) build(body []byte, contentType string) *layout {
 	if b.refused || len(b.samples) == 0 {
 		return nil
 	}
-	l := &layout{contentType: contentType, values: len(b.samples), series: make([]known, 0, len(b.samples))}
+	l := &layout{contentType: contentType, exemplars: b.exemplars, values: len(b.samples),
+		series: make([]known, 0, len(b.samples))}
 	text := make([]byte, 0, len(body))
 	rest := body
 	for _, sample := range b.samples {
@@ -70,8 +75,9 @@ func (b *layoutBuilder) build(body []byte, contentType string) *layout {
 			return nil
 		}
 		from := len(rest) - len(bytes.TrimLeft(after, " \t"))
-		v, n := number(rest[from:])
-		if n == 0 || math.Float64bits(v) != math.Float64bits(sample.v) || from > math.MaxUint16 {
+		var v pageValues
+		n := v.read(rest[from:], l.exemplars)
+		if n == 0 || math.Float64bits(v.values[0]) != math.Float64bits(sample.v) || from > math.MaxUint16 {
 			return nil
 		}
 		text = append(binary.LittleEndian.AppendUint16(text, uint16(from)), rest[:from]...)
@@ -104,32 +110,31 @@ func seriesLine(b []byte) (at int) {
 	return at
 }
 
-// read appends the values of a page to dst. It reports false if the page has another layout, or a value that is not
-// a plain number: the parser decides then.
-func (l *layout) read(dst []float64, body []byte) ([]float64, bool) {
+// read reads the values of a page. It reports false if the page has another layout, or a value that is not a plain
+// number: the parser decides then.
+func (l *layout) read(v *pageValues, body []byte) bool {
 	text := l.text.Value()
 	for i := 0; ; i++ {
 		n := int(text[0]) | int(text[1])<<8
 		if len(body) < n || string(body[:n]) != text[2:2+n] {
-			return dst, false
+			return false
 		}
 		body, text = body[n:], text[2+n:]
 		if i == l.values {
-			return dst, len(body) == 0
+			return len(body) == 0
 		}
-		v, n := number(body)
-		if n == 0 {
-			return dst, false
+		if n = v.read(body, l.exemplars); n == 0 {
+			return false
 		}
-		dst, body = append(dst, v), body[n:]
+		body = body[n:]
 	}
 }
 
 var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
 	1e16, 1e17, 1e18, 1e19}
 
-// number reads the number before the line feed at which a value ends, and returns its length. The length is 0 if
-// there is no line feed, or if the text before it is not a number that a page may have.
+// number reads the number before the space or line feed at which a value ends, and returns its length. The length is 0
+// if there is neither, or if the text before it is not a number that a page may have.
 func number(b []byte) (v float64, n int) {
 	i, negative := 0, false
 	if len(b) > 0 && b[0] == '-' {
@@ -151,7 +156,7 @@ func number(b []byte) (v float64, n int) {
 	if point >= 0 {
 		count, decimals = count-1, i-point-1
 	}
-	plain := i < len(b) && b[i] == '\n'
+	plain := i < len(b) && (b[i] == '\n' || b[i] == ' ')
 	if plain && count > 0 && count <= 19 && digits < 1<<53 { // 19 digits are below 2^64
 		if v = float64(digits) / powersOfTen[decimals]; negative {
 			v = -v
@@ -160,7 +165,7 @@ func number(b []byte) (v float64, n int) {
 	}
 	end := i
 	if !plain {
-		if end = bytes.IndexByte(b, '\n'); end <= 0 || bytes.ContainsAny(b[i:end], "pP_") {
+		if end = bytes.IndexAny(b, " \n"); end <= 0 || bytes.ContainsAny(b[i:end], "pP_") {
 			return 0, 0
 		}
 	}
@@ -176,8 +181,16 @@ func number(b []byte) (v float64, n int) {
 
 // pageValues are the values of a page, and the series that they belong to if they are not in the order of the layout.
 type pageValues struct {
-	values []float64
-	order  []int32
+	values    []float64
+	order     []int32
+	exemplars []exemplar.Exemplar
+	of        []int // the value that has the exemplar
+	builder   labels.ScratchBuilder
+}
+
+func (v *pageValues) reset() {
+	clear(v.exemplars)
+	v.values, v.order, v.exemplars, v.of = v.values[:0], v.order[:0], v.exemplars[:0], v.of[:0]
 }
 
 func (v *pageValues) series(i int) int {
@@ -187,19 +200,97 @@ func (v *pageValues) series(i int) int {
 	return i
 }
 
+// read reads a value, its exemplar if lines may have one, and returns their length. The length is 0 if no line feed
+// follows, or if the parser must decide.
+func (v *pageValues) read(b []byte, exemplars bool) int {
+	value, n := number(b)
+	if n == 0 {
+		return 0
+	}
+	v.values = append(v.values, value)
+	if b[n] == '\n' {
+		return n
+	}
+	if !exemplars {
+		return 0
+	}
+	size := v.readExemplar(b[n:])
+	if size == 0 {
+		return 0
+	}
+	return n + size
+}
+
+// readExemplar reads the exemplar of the last value, such as ` # {trace_id="7"} 0.5 1700000000.5`, and returns its
+// length. The length is 0 if the text is not as simple: there is an escape or another name, or a byte is not ASCII.
+func (v *pageValues) readExemplar(b []byte) int {
+	const begin = " # {"
+	if !bytes.HasPrefix(b, []byte(begin)) {
+		return 0
+	}
+	end := bytes.IndexByte(b, '\n')
+	text := string(b[:max(end, 0)]) // the builder copies
+	v.builder.Reset()
+	at := len(begin)
+	for at < len(text) && text[at] != '}' {
+		name := at
+		for at < len(text) && (text[at]|0x20 >= 'a' && text[at]|0x20 <= 'z' || text[at] == '_' ||
+			at > name && text[at] >= '0' && text[at] <= '9') {
+			at++
+		}
+		if at == name || !strings.HasPrefix(text[at:], `="`) {
+			return 0
+		}
+		of := at + 2
+		for at = of; at < len(text) && text[at] >= ' ' && text[at] <= '~' && text[at] != '"' && text[at] != '\\'; at++ {
+		}
+		if at+1 >= len(text) || text[at] != '"' || text[at+1] != '}' && text[at+1] != ',' {
+			return 0
+		}
+		v.builder.Add(text[name:of-2], text[of:at])
+		if at++; text[at] == ',' {
+			at++
+		}
+	}
+	if !strings.HasPrefix(text[min(at, len(text)):], "} ") {
+		return 0
+	}
+	at += len("} ")
+	var x exemplar.Exemplar
+	var n int
+	if x.Value, n = number(b[at:]); n == 0 {
+		return 0
+	}
+	if at += n; b[at] == ' ' {
+		seconds, n := number(b[at+1:])
+		if n == 0 || math.IsNaN(seconds) || math.IsInf(seconds, 0) {
+			return 0
+		}
+		x.Ts, x.HasTs = int64(seconds*1000), true
+		at += 1 + n
+	}
+	if at != end {
+		return 0
+	}
+	v.builder.Sort()
+	x.Labels = v.builder.Labels()
+	v.exemplars, v.of = append(v.exemplars, x), append(v.of, len(v.values)-1)
+	return end
+}
+
 var valueBuffers = sync.Pool{New: func() any { return new(pageValues) }}
 
 // maxValueBuffer is the largest number of values in a buffer that is kept.
 const maxValueBuffer = 1 << 20
 
 // readKnown reads a page that has the layout of the page before, or its lines in another order.
-func (c *cache) readKnown(body []byte, v *pageValues) (ok bool) {
+func (c *cache) readKnown(body []byte, v *pageValues) bool {
 	l := c.layout
-	v.order = v.order[:0]
 	if l.index == nil {
-		if v.values, ok = l.read(v.values[:0], body); ok {
+		if l.read(v, body) {
 			return true
 		}
+		v.reset()
 		if c.vain == 0 && !c.shuffled {
 			return false
 		}
@@ -207,10 +298,11 @@ func (c *cache) readKnown(body []byte, v *pageValues) (ok bool) {
 			return false
 		}
 	}
-	if v.values, v.order, ok = l.index.read(v.values[:0], v.order, body); ok {
-		c.shuffled = true
+	if !l.index.read(v, body) {
+		return false
 	}
-	return ok
+	c.shuffled = true
+	return true
 }
 
 // appendKnown appends the samples of a page that has the layout of the page before. It reports false if the page has
@@ -222,7 +314,7 @@ func (p *page) appendKnown(body []byte, contentType string) bool {
 	}
 	v := valueBuffers.Get().(*pageValues)
 	defer func() {
-		if cap(v.values) <= maxValueBuffer {
+		if v.reset(); cap(v.values) <= maxValueBuffer {
 			valueBuffers.Put(v)
 		}
 	}()
@@ -231,12 +323,20 @@ func (p *page) appendKnown(body []byte, contentType string) bool {
 	}
 	l.used = true
 	p.total = l.values
+	next := 0 // exemplar
 	for i, value := range v.values {
+		var opts storage.AOptions
+		if next < len(v.of) && v.of[next] == i {
+			if opts.Exemplars = v.exemplars[next : next+1]; !opts.Exemplars[0].HasTs {
+				opts.Exemplars[0].Ts = p.t
+			}
+			next++
+		}
 		k := &l.series[v.series(i)]
 		if k.dropped() {
 			continue
 		}
-		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, value, nil, nil, storage.AOptions{})
+		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, value, nil, nil, opts)
 		if err != nil { // the parser path decides, which goes through the page once more
 			p.app.AppenderV2 = &replay{p.app.AppenderV2, p.kept, err}
 			p.total, p.kept = 0, 0

@@ -151,6 +151,7 @@ func (p *page) parse(body []byte, contentType string, b *layoutBuilder) error {
 	if err != nil {
 		p.logger.Debug("Invalid content type on scrape, using fallback setting.", about...)
 	}
+	_, b.exemplars = parser.(*textparse.OpenMetricsParser)
 	var in entry
 	for {
 		kind, err := parser.Next()
@@ -255,7 +256,9 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 		var opts storage.AOptions
 		in.readExemplars(parser, isHistogram, t)
 		if len(in.exemplars) > 0 {
-			b.refuse()
+			if !b.exemplars {
+				b.refuse()
+			}
 			slices.SortFunc(in.exemplars, exemplar.Compare)
 			opts.Exemplars = in.exemplars
 		}

@@ -36,10 +36,13 @@ type alerting struct {
 	queries        bool // a template runs queries
 	query          promrules.QueryFunc
 
+	// stepwise: every element of a result is looked at. Otherwise only the first one of those at successive steps is.
+	stepwise   bool
 	evaluation int
 	known      map[uint64]*alert // by hash of labels
 	active     []*alert
 	found      []*alert // of the current evaluation
+	due        []*alert // active ones that the current evaluation may change
 }
 
 // alert is one label set. Times are in ns; never is Prometheus' zero time.
@@ -47,7 +50,9 @@ type alert struct {
 	labels                                              labels.Labels
 	state                                               promrules.AlertState
 	active                                              bool
-	seenIn                                              int // the last evaluation whose result had the label set
+	seenIn                                              int   // the evaluation that has found it last
+	until                                               int64 // the last evaluation known to have the label set
+	due                                                 int64 // until then, an evaluation that has it changes nothing
 	activeAt, firedAt, resolvedAt, lastSent, keepFiring int64
 
 	last        source // of the annotations
@@ -68,6 +73,17 @@ type source struct {
 	at     time.Time
 }
 
+// to moves to the element at a time in the run, or to the last one before.
+func (s *source) to(now int64) {
+	if len(s.hit.run) < 2 {
+		return
+	}
+	step := s.hit.run[1].T - s.hit.run[0].T
+	n := min(int((now-s.at.UnixNano())/1e6/step), len(s.hit.run)-1)
+	s.hit.run = s.hit.run[n:]
+	s.hit.value, s.at = s.hit.run[0].F, s.at.Add(time.Duration(int64(n)*step)*time.Millisecond)
+}
+
 // labelsOnly are texts without templates, or with templates that only insert labels.
 var labelsOnly = regexp.MustCompile(`^([^{]|\{[^{]|\{\{\s*(\$labels|\.Labels)\.\w+\s*\}\})*\{?$`)
 
@@ -79,6 +95,7 @@ func newAlerting(r *run, rule *rule, def *promrules.AlertingRule) *alerting {
 		a.queries = a.queries || queries(l.Value)
 	})
 	def.Annotations().Range(func(l labels.Label) { a.queries = a.queries || queries(l.Value) })
+	a.stepwise = a.queries || !a.perSeries || rule.group.Limit() > 0
 	a.query = func(ctx context.Context, expr string, at time.Time) (promql.Vector, error) {
 		return promrules.EngineQueryFunc(r.opts.Engine, r.from)(ctx, expr, at)
 	}
@@ -91,10 +108,13 @@ func queries(text string) bool {
 
 // evaluate does what rules.AlertingRule.Eval and sendAlerts do. It returns the samples of ALERTS and
 // ALERTS_FOR_STATE if they are kept.
-func (a *alerting) evaluate(ctx context.Context, f *fetched, hits []hit, ts, at time.Time) (promql.Vector, error) {
+func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (promql.Vector, error) {
+	runs := !a.stepwise && !a.rule.writes
+	hits := f.at(at.UnixMilli(), runs)
 	if len(hits) == 0 && len(a.active) == 0 {
 		return nil, nil
 	}
+	now := ts.UnixNano()
 	a.evaluation++
 	a.found = a.found[:0]
 	for _, h := range hits {
@@ -102,15 +122,23 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, hits []hit, ts, at 
 		if err != nil {
 			return nil, err
 		}
+		if runs && (al.until >= now || al.seenIn == a.evaluation) {
+			a.stepwise = true
+			f.rewind(at.UnixMilli())
+			return a.evaluate(ctx, f, ts, at)
+		}
 		if al.seenIn == a.evaluation {
 			return nil, promrules.ErrDuplicateAlertLabelSet
 		}
 		al.seenIn = a.evaluation
 		a.found = append(a.found, al)
 	}
-	now := ts.UnixNano()
 	for i, al := range a.found {
 		al.last = source{f.series[hits[i].series], hits[i], ts}
+		al.due, al.until = now, now
+		if n := len(hits[i].run); n > 1 {
+			al.until += int64(n-1) * int64(a.rule.group.Interval())
+		}
 		if a.queries { // the storage of this time is needed
 			al.annotations = a.annotations(ctx, al)
 		}
@@ -134,7 +162,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, hits []hit, ts, at 
 		a.active = a.active[:0]
 		return nil, fmt.Errorf("exceeded limit of %d with %d alerts", limit, pending)
 	}
-	for _, al := range a.active {
+	for _, al := range a.due {
 		al.begun = true
 		if al.firedAt == now && al.state == promrules.StateFiring {
 			a.rule.out.Counts.Firings++
@@ -149,8 +177,14 @@ func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
 	now := ts.UnixNano()
 	keepFor, hold := a.def.KeepFiringFor(), int64(a.def.HoldDuration())
 	left := a.active[:0]
+	a.due = a.due[:0]
 	for _, al := range a.active {
-		if al.seenIn != a.evaluation {
+		if al.until >= now && al.due > now {
+			left = append(left, al)
+			pending++
+			continue
+		}
+		if al.until < now {
 			keep := false
 			if al.state == promrules.StateFiring && keepFor > 0 {
 				if al.keepFiring == never {
@@ -168,14 +202,14 @@ func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
 			}
 			if !keep {
 				if al.active {
-					left = append(left, al)
+					left, a.due = append(left, al), append(a.due, al)
 				}
 				continue
 			}
 		} else {
 			al.keepFiring = never
 		}
-		left = append(left, al)
+		left, a.due = append(left, al), append(a.due, al)
 		pending++
 		if al.state == promrules.StatePending && now-al.activeAt >= hold {
 			al.state, al.firedAt = promrules.StateFiring, now
@@ -284,6 +318,7 @@ func size(set labels.Labels) (n int) {
 // begin begins an interval.
 func (a *alerting) begin(al *alert, ts time.Time) {
 	al.open = true
+	al.last.to(ts.UnixNano())
 	if al.unlisted = a.run.intervals >= intervalsMax; al.unlisted {
 		a.rule.out.Truncated = true
 		return
@@ -313,11 +348,16 @@ func (a *alerting) end(al *alert, ts time.Time) {
 // send notes the notifications of one evaluation.
 func (a *alerting) send(ctx context.Context, ts time.Time) {
 	now := ts.UnixNano()
-	for _, al := range a.active {
-		if al.state == promrules.StatePending ||
-			al.resolvedAt <= al.lastSent && al.lastSent+int64(a.run.resendDelay) >= now {
+	for _, al := range a.due {
+		if al.state == promrules.StatePending {
+			al.due = al.activeAt + int64(a.def.HoldDuration())
 			continue
 		}
+		al.due = al.lastSent + int64(a.run.resendDelay) + 1
+		if al.resolvedAt <= al.lastSent && al.due > now {
+			continue
+		}
+		al.due = now + int64(a.run.resendDelay) + 1
 		again := al.lastSent != never && al.sentState == al.state
 		al.lastSent, al.sentState = now, al.state
 		counts := &a.rule.out.Counts
@@ -340,6 +380,7 @@ func (a *alerting) send(ctx context.Context, ts time.Time) {
 		n := Notification{At: ts, Labels: al.labels, Annotations: al.annotations, StartsAt: time.Unix(0, al.firedAt).UTC(),
 			EndsAt: ts.Add(4 * max(a.rule.group.Interval(), a.run.resendDelay)), Resolved: al.resolvedAt != never}
 		if !a.queries {
+			al.last.to(now)
 			n.Annotations = a.annotations(ctx, al)
 		}
 		if n.Resolved {

@@ -344,6 +344,13 @@ func (r *run) lanes() [][]*group {
 
 // lane evaluates groups in order of time, groups of the same time in the order of the file.
 func (r *run) lane(ctx context.Context, groups []*group) error {
+	defer func() {
+		for _, g := range groups {
+			for _, rule := range g.rules {
+				rule.fetched.begin(r.opts.End)
+			}
+		}
+	}()
 	shortest := slices.MinFunc(groups, func(a, b *group) int { return cmp.Compare(a.Interval(), b.Interval()) }).Interval()
 	for begin := r.opts.Start; !begin.After(r.opts.End); {
 		if err := ctx.Err(); err != nil {
@@ -392,11 +399,10 @@ func (r *run) fetchAll(ctx context.Context, groups []*group, end time.Time) (poi
 			if rule.stepped {
 				continue
 			}
+			rule.fetched.begin(g.next)
 			if points > piecePoints && r.piece > 1 {
-				rule.fetched = fetched{}
 				continue
 			}
-			rule.fetched = fetched{first: g.next, at: make([][]hit, n)}
 			if err := r.fetch(ctx, rule, 0, n); err != nil {
 				return 0, err
 			}
@@ -410,20 +416,19 @@ func (r *run) fetchAll(ctx context.Context, groups []*group, end time.Time) (poi
 func (r *run) evaluate(ctx context.Context, rule *rule, ts time.Time) error {
 	at := ts.Add(-rule.group.QueryOffset())
 	if rule.stepped {
-		rule.fetched = fetched{first: ts, at: make([][]hit, 1)}
+		rule.fetched.begin(ts)
 		if err := r.fetch(ctx, rule, 0, 1); err != nil {
 			return err
 		}
 	}
 	f := &rule.fetched
-	k := int(ts.Sub(f.first) / rule.group.Interval())
-	err := f.failed[k]
+	err := f.failed[int(ts.Sub(f.first)/rule.group.Interval())]
 	var written []promql.Sample
 	if err == nil {
 		if rule.alerting != nil {
-			written, err = rule.alerting.evaluate(ctx, f, f.at[k], ts, at)
+			written, err = rule.alerting.evaluate(ctx, f, ts, at)
 		} else {
-			written, err = rule.record(f, f.at[k], at)
+			written, err = rule.record(f, f.at(at.UnixMilli(), false), at)
 		}
 	}
 	if fatal(err) {

@@ -3,6 +3,7 @@ package backtest
 import (
 	"context"
 	"errors"
+	"sort"
 	"time"
 
 	"github.com/prometheus/prometheus/model/histogram"
@@ -10,24 +11,124 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-// fetched are the results of a rule's expression at successive evaluations.
+// fetched are the results of a rule's expression at successive evaluations, which are read in order of time.
 type fetched struct {
-	first  time.Time
-	series []labels.Labels
-	at     [][]hit // by evaluation
-	failed map[int]error
-	points int
+	first   time.Time
+	results []result
+	series  []labels.Labels
+	failed  map[int]error
+	points  int
+	hits    []hit // reused
 
 	alerts []*alert        // of series, if the labels of alerts depend on series only
 	record []labels.Labels // of series
 	vector promql.Vector   // reused
 }
 
+// result is the result of one query.
+type result struct {
+	promql.Query // owns the rows
+	rows         promql.Matrix
+	next         []position // of rows
+	series       int        // index of the first row in fetched.series
+	stepMS       int64
+	endMS        int64 // of the last step
+	live         []int // rows with points before untilMS
+	untilMS      int64
+}
+
+// position is how many points of a row are read.
+type position struct{ floats, histograms int }
+
+// liveSteps is the number of steps for which a result knows its rows with points.
+const liveSteps = 64
+
 // hit is one element of a result.
 type hit struct {
 	series    int
 	value     float64
 	histogram *histogram.FloatHistogram
+	run       []promql.FPoint // with this point, those at successive steps; valid as long as the result
+}
+
+// at returns the elements at a time, valid until the next call. With runs, it returns only those that are not in the
+// run of an element before.
+func (f *fetched) at(ms int64, runs bool) []hit {
+	f.hits = f.hits[:0]
+	for len(f.results) > 0 && f.results[0].endMS < ms {
+		f.close()
+	}
+	if len(f.results) == 0 {
+		return nil
+	}
+	r := &f.results[0]
+	end := ms + r.stepMS
+	if ms >= r.untilMS {
+		r.untilMS, r.live = ms+liveSteps*r.stepMS, r.live[:0]
+		for i, row := range r.rows {
+			next := r.next[i]
+			if next.floats < len(row.Floats) && row.Floats[next.floats].T < r.untilMS ||
+				next.histograms < len(row.Histograms) && row.Histograms[next.histograms].T < r.untilMS {
+				r.live = append(r.live, i)
+			}
+		}
+	}
+	for _, i := range r.live {
+		row, next := &r.rows[i], &r.next[i]
+		if rest := row.Floats[next.floats:]; len(rest) > 0 && rest[0].T < end {
+			n := 1
+			if runs {
+				n = successive(rest, r.stepMS)
+			}
+			f.hits = append(f.hits, hit{series: r.series + i, value: rest[0].F, run: rest[:n]})
+			next.floats += n
+		} else if rest := row.Histograms[next.histograms:]; len(rest) > 0 && rest[0].T < end {
+			f.hits = append(f.hits, hit{series: r.series + i, histogram: rest[0].H.Copy()})
+			next.histograms++
+		}
+	}
+	return f.hits
+}
+
+// successive returns how many points from the first on are at successive steps.
+func successive(points []promql.FPoint, stepMS int64) int {
+	last := len(points) - 1
+	if points[last].T-points[0].T == int64(last)*stepMS {
+		return len(points)
+	}
+	return sort.Search(last, func(i int) bool { return points[i].T-points[0].T > int64(i)*stepMS })
+}
+
+// rewind returns to the elements at a time, which are in the current result.
+func (f *fetched) rewind(ms int64) {
+	r := &f.results[0]
+	r.untilMS = ms
+	for i, row := range r.rows {
+		r.next[i] = position{
+			sort.Search(len(row.Floats), func(i int) bool { return row.Floats[i].T >= ms }),
+			sort.Search(len(row.Histograms), func(i int) bool { return row.Histograms[i].T >= ms }),
+		}
+	}
+}
+
+// close closes the first result.
+func (f *fetched) close() {
+	for _, al := range f.alerts {
+		if al != nil {
+			al.last.to(al.until)
+			al.last.hit.run = nil
+		}
+	}
+	f.results[0].Close()
+	f.results = f.results[1:]
+}
+
+// begin removes the results, and expects others from a time on.
+func (f *fetched) begin(first time.Time) {
+	for len(f.results) > 0 {
+		f.close()
+	}
+	*f = fetched{first: first, hits: f.hits, vector: f.vector}
 }
 
 // fatal reports whether an error ends the backtest. Any other error of an evaluation is one that the rule manager would
@@ -54,11 +155,9 @@ func (r *run) fetch(ctx context.Context, rule *rule, k, n int) error {
 		}
 		return r.fetch(ctx, rule, k+piece, n-piece)
 	}
-	f, interval := &rule.fetched, rule.group.Interval()
-	start := f.first.Add(time.Duration(k)*interval - rule.group.QueryOffset())
-	err := r.query(ctx, rule, start, n, func(m promql.Matrix) {
-		f.add(m, k, n, start.UnixMilli(), interval.Milliseconds())
-	})
+	f := &rule.fetched
+	start := f.first.Add(time.Duration(k)*rule.group.Interval() - rule.group.QueryOffset())
+	err := r.query(ctx, rule, start, n)
 	switch {
 	case err == nil || fatal(err):
 		return err
@@ -78,83 +177,57 @@ func (r *run) fetch(ctx context.Context, rule *rule, k, n int) error {
 	return nil
 }
 
-// query passes the result of an expression at n times to use, which must keep no points.
-func (r *run) query(ctx context.Context, rule *rule, start time.Time, n int, use func(promql.Matrix)) error {
+// query adds the result of an expression at n times.
+func (r *run) query(ctx context.Context, rule *rule, start time.Time, n int) error {
 	var (
-		q    promql.Query
-		err  error
-		expr = rule.Query().String()
+		q        promql.Query
+		err      error
+		expr     = rule.Query().String()
+		interval = rule.group.Interval()
+		end      = start.Add(time.Duration(n-1) * interval)
 	)
 	if n == 1 {
 		q, err = r.opts.Engine.NewInstantQuery(ctx, r.from, r.opts.QueryOpts, expr, start)
 	} else {
-		interval := rule.group.Interval()
-		q, err = r.opts.Engine.NewRangeQuery(ctx, r.from, r.opts.QueryOpts, expr, start,
-			start.Add(time.Duration(n-1)*interval), interval)
+		q, err = r.opts.Engine.NewRangeQuery(ctx, r.from, r.opts.QueryOpts, expr, start, end, interval)
 	}
 	if err != nil {
 		return err
 	}
-	defer q.Close()
 	res := q.Exec(ctx)
 	if len(r.warnings) < warningsMax {
 		r.warnings.Merge(res.Warnings)
 	}
 	if res.Err != nil {
+		q.Close()
 		return res.Err
 	}
+	rows := promql.Matrix{}
 	switch v := res.Value.(type) {
 	case promql.Matrix:
-		use(v)
+		rows = v
 	case promql.Vector:
-		m := make(promql.Matrix, len(v))
+		rows = make(promql.Matrix, len(v))
 		for i, s := range v {
-			m[i].Metric = s.Metric
+			rows[i].Metric = s.Metric
 			if s.H != nil {
-				m[i].Histograms = []promql.HPoint{{T: start.UnixMilli(), H: s.H}}
+				rows[i].Histograms = []promql.HPoint{{T: start.UnixMilli(), H: s.H}}
 			} else {
-				m[i].Floats = []promql.FPoint{{T: start.UnixMilli(), F: s.F}}
+				rows[i].Floats = []promql.FPoint{{T: start.UnixMilli(), F: s.F}}
 			}
 		}
-		use(m)
 	case promql.Scalar:
-		use(promql.Matrix{{Floats: []promql.FPoint{{T: start.UnixMilli(), F: v.V}}}})
+		rows = promql.Matrix{{Floats: []promql.FPoint{{T: start.UnixMilli(), F: v.V}}}}
+	}
+	f := &rule.fetched
+	f.results = append(f.results, result{Query: q, rows: rows, next: make([]position, len(rows)), series: len(f.series),
+		stepMS: interval.Milliseconds(), endMS: end.UnixMilli()})
+	for _, row := range rows {
+		f.series = append(f.series, row.Metric)
+		f.points += len(row.Floats) + len(row.Histograms)
 	}
 	return nil
 }
 
 // warningsMax is the number of annotations of queries that are kept.
 const warningsMax = 100
-
-// add sorts the points of a matrix by evaluation.
-func (f *fetched) add(m promql.Matrix, k, n int, startMS, stepMS int64) {
-	counts := make([]int, n)
-	total := 0
-	for _, s := range m {
-		for _, p := range s.Floats {
-			counts[(p.T-startMS)/stepMS]++
-		}
-		for _, p := range s.Histograms {
-			counts[(p.T-startMS)/stepMS]++
-		}
-		total += len(s.Floats) + len(s.Histograms)
-	}
-	all := make([]hit, total)
-	at := f.at[k : k+n]
-	for i, c := range counts {
-		at[i], all = all[:0:c], all[c:]
-	}
-	for _, s := range m {
-		series := len(f.series)
-		f.series = append(f.series, s.Metric)
-		for _, p := range s.Floats {
-			i := (p.T - startMS) / stepMS
-			at[i] = append(at[i], hit{series: series, value: p.F})
-		}
-		for _, p := range s.Histograms {
-			i := (p.T - startMS) / stepMS
-			at[i] = append(at[i], hit{series: series, histogram: p.H.Copy()})
-		}
-	}
-	f.points += total
-}

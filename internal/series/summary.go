@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -20,6 +21,8 @@ type Summaries struct {
 	Whole func(minMS, maxMS int64) bool
 	// Rising: a chunk in which a value is less than the value before must not be Summarized.
 	Rising bool
+	// Fits reports whether a summary is enough; nil: each one is. It must be safe for concurrent use.
+	Fits func(*Summary) bool
 }
 
 // Summary is what a float chunk contributes to a window that covers it whole. A chunk without samples has no summary, nor
@@ -30,7 +33,14 @@ type Summary struct {
 	Falls       bool // a value is less than the value before
 	First, Last float64
 	Min, Max    float64
+	Gap         byte // no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk
 }
+
+// GapMax is the greatest Summary.Gap.
+const GapMax = 62
+
+// GapMS returns a time that is not less than the time between any two successive samples.
+func (s *Summary) GapMS() int64 { return 1 << min(s.Gap, GapMax) }
 
 // SummaryOf returns the summary of the samples of a chunk; ok is false if it has none.
 func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
@@ -39,7 +49,7 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 	}
 	first := points[0].F
 	s = Summary{Count: len(points), First: first, Last: points[len(points)-1].F, Min: first, Max: first}
-	before := first
+	before, at, gap := first, points[0].T, int64(0)
 	for _, p := range points {
 		if math.IsNaN(p.F) || p.F == 0 && math.Signbit(p.F) {
 			return s, false
@@ -49,7 +59,9 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 		}
 		s.Falls = s.Falls || p.F < before
 		s.Min, s.Max, before = min(s.Min, p.F), max(s.Max, p.F), p.F
+		gap, at = max(gap, p.T-at), p.T
 	}
+	s.Gap = byte(min(bits.Len64(uint64(max(gap, 1)-1)), GapMax))
 	return s, true
 }
 
@@ -81,5 +93,6 @@ func (c *Chunk) Summary() (s Summary, err error) {
 		return s, fmt.Errorf("%w: summary of a chunk is cut short", ErrCorrupt)
 	}
 	at := func(i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(floats[8*i:])) }
-	return Summary{int(count), int(changes >> 1), changes&1 == 1, at(0), at(1), at(2), at(3)}, nil
+	return Summary{Count: int(count), Changes: int(changes >> 1), Falls: changes&1 == 1,
+		First: at(0), Last: at(1), Min: at(2), Max: at(3)}, nil
 }

@@ -370,7 +370,7 @@ func (s *seriesSummaries) find(i int, meta chunks.Meta) bool {
 		return false
 	}
 	summary := s.series.At()
-	return summary.Count > 0 && !(summary.Falls && s.opts.Rising)
+	return summary.Count > 0 && !(summary.Falls && s.opts.Rising) && (s.opts.Fits == nil || s.opts.Fits(summary))
 }
 
 // chunk returns the chunk that find has found.

@@ -274,7 +274,7 @@ func TestSummaries_UnusableFilesAreMadeAgain(t *testing.T) {
 		content []byte
 	}{
 		{"empty", []byte{}}, {"short", good[:len(good)-1]}, {"header only", good[:68]}, {"of another block", foreign},
-		{"newer", append(bytes.Clone(good[:4]), append([]byte{2}, good[5:]...)...)},
+		{"newer", append(bytes.Clone(good[:4]), append([]byte{good[4] + 1}, good[5:]...)...)},
 		{"damaged header", flipped(30)}, {"damaged summaries", flipped(100)}, {"damaged table", flipped(len(good) - 3)},
 	} {
 		if err := s.Close(); err != nil {

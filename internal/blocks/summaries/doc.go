@@ -16,6 +16,7 @@
 //
 //	summary  flags(1), and unless it is 0: no summary
 //	         count      uvarint, with flag newCount; else as before
+//	         gap        byte, with flag newCount; else as before
 //	         changes    uvarint, with flag newChanges; else as before, and 0 with flag flat
 //	         first      absent with flag same: the last value before
 //	         last       absent with flag flat: first

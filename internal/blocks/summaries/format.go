@@ -18,7 +18,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
 	magic   = "FSUM"
-	version = 1
+	version = 2
 
 	// HeaderBytes is the length of a header.
 	HeaderBytes = 68
@@ -31,7 +31,7 @@ const (
 // The flags of a summary.
 const (
 	present    = 1 << iota
-	newCount   // the count follows
+	newCount   // the count and the gap follow
 	newChanges // the changes follow
 	falls
 	floats   // the values are no integers
@@ -127,6 +127,7 @@ func checked(src []byte) ([]byte, error) {
 // before is what a summary is encoded against.
 type before struct {
 	count, changes int
+	gap            byte
 	last           float64
 	integer        int64
 }
@@ -144,8 +145,8 @@ func (b *before) append(dst []byte, s series.Summary) []byte {
 		}
 		return set
 	}
-	if flag(s.Count != b.count, newCount) {
-		dst = binary.AppendUvarint(dst, uint64(s.Count))
+	if flag(s.Count != b.count || s.Gap != b.gap, newCount) {
+		dst = append(binary.AppendUvarint(dst, uint64(s.Count)), s.Gap)
 	}
 	flag(s.Falls, falls)
 	level := flag(s.Changes == 0, flat)
@@ -180,7 +181,7 @@ func (b *before) append(dst []byte, s series.Summary) []byte {
 	if !level {
 		b.changes = s.Changes
 	}
-	b.count, b.last = s.Count, s.Last
+	b.count, b.gap, b.last = s.Count, s.Gap, s.Last
 	return dst
 }
 

@@ -117,7 +117,9 @@ func (s *Series) Next() bool {
 	b := &s.before
 	if flags&newCount != 0 {
 		b.count = int(min(s.r.Uvarint(), math.MaxUint32))
+		b.gap = byte(min(s.r.Uvarint(), math.MaxUint8))
 	}
+	s.s.Gap = b.gap
 	s.s.Count, s.s.Falls = b.count, flags&falls != 0
 	if flags&newChanges != 0 {
 		b.changes = int(min(s.r.Uvarint(), math.MaxUint32))
@@ -133,7 +135,8 @@ func (s *Series) Next() bool {
 		s.integers(flags)
 	}
 	b.last = s.s.Last
-	if s.r.Bad || flags&present == 0 || s.s.Count == 0 || s.s.Count > math.MaxUint16 || s.s.Changes >= s.s.Count {
+	if s.r.Bad || flags&present == 0 || s.s.Count == 0 || s.s.Count > math.MaxUint16 || s.s.Changes >= s.s.Count ||
+		s.s.Gap > series.GapMax {
 		s.r.Src, s.err = nil, fmt.Errorf("%w: a summary is not valid", ErrCorrupt)
 		return false
 	}

@@ -52,7 +52,7 @@ const (
 	notificationsMax = 20_000        // listed notifications; further ones are counted
 	textMax          = 64 << 20      // bytes of the labels of alerts, and of listed notifications
 	writtenMax       = 20_000_000    // samples of a History
-	pieceSteps       = 2048          // steps of a range query; halved if a query exceeds the engine's limits
+	pieceSteps       = 8192          // steps of a range query; halved if a query exceeds the engine's limits
 	lastSecond       = 4_294_967_295 // of a range: times are in ns
 	firstSteps       = 128           // steps of the first range query: nobody knows yet how many series it returns
 	piecePoints      = 4_000_000     // points of all range queries whose results are held at once
@@ -199,7 +199,7 @@ type Notification struct {
 // Run evaluates the rules. It returns an error if a query is canceled, exceeds its timeout or fails in the storage:
 // other failures are counted for their rule, as the rule manager would.
 func Run(ctx context.Context, all *Rules, o Options) (*Result, error) {
-	r := &run{opts: o, resendDelay: cmp.Or(o.ResendDelay, time.Minute), piece: firstSteps}
+	r := &run{opts: o, resendDelay: cmp.Or(o.ResendDelay, time.Minute), piece: firstSteps, pieceMax: pieceSteps}
 	if err := r.prepare(all); err != nil {
 		return nil, err
 	}
@@ -221,7 +221,8 @@ type run struct {
 	groups      []*group
 	written     *History          // nil: nothing reads it
 	from        storage.Queryable // the storage, with written
-	piece       int
+	piece       int // steps of the next range queries
+	pieceMax    int
 	warnings    annotations.Annotations
 
 	labelSets, labelBytes, intervals, notifications, notificationBytes int
@@ -380,8 +381,8 @@ func (r *run) lane(ctx context.Context, groups []*group) error {
 			}
 			g.next = g.next.Add(g.Interval())
 		}
-		if points < piecePoints/4 {
-			r.piece = min(2*r.piece, pieceSteps)
+		if points < piecePoints/8 {
+			r.piece = min(4*r.piece, r.pieceMax)
 		}
 		begin = end
 	}

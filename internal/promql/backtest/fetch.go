@@ -164,6 +164,7 @@ func (r *run) fetch(ctx context.Context, rule *rule, k, n int) error {
 	case n > 1:
 		if errors.As(err, new(promql.ErrTooManySamples)) {
 			r.piece = max(1, n/2)
+			r.pieceMax = r.piece
 		}
 		if err := r.fetch(ctx, rule, k, n/2); err != nil {
 			return err

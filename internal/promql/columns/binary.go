@@ -128,9 +128,17 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	dropName := v.bool || !keepsName(v.op)
 	sets := ev.newLabelsets()
 	counts.fullIn++
-	err = after.vector(v.vector, func(r *row) error {
+	vector := v.vector
+	if f := v.filterOf(scalar); f != nil {
+		vector = filteredNode{vector.(*selector), f}
+	}
+	err = after.vector(vector, func(r *row) error {
 		counts.read(r)
-		v.apply(ev, r, scalar)
+		if r.filtered {
+			r.has, r.kept, r.filtered = r.kept, r.has, false
+		} else {
+			v.apply(ev, r, scalar)
+		}
 		if r.hists != nil {
 			v.histogramsOf(ev, r, scalar)
 		}

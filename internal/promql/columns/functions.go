@@ -565,7 +565,7 @@ type timestampNode struct {
 
 func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, sets := ev.newStepCounts(), ev.newLabelsets()
-	err := n.instant(ev, true, func(r *row, _ int) error {
+	err := n.instant(ev, true, nil, func(r *row, _ int) error {
 		if counts.read(r); n.starts {
 			return nil
 		}

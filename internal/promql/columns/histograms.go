@@ -43,7 +43,7 @@ func (r *row) histogram(step int) *histogram.FloatHistogram {
 
 func (r *row) clear() {
 	r.has.clear()
-	r.hists, r.dropName = nil, false
+	r.hists, r.dropName, r.filtered = nil, false, false
 }
 
 // hasFloats reports whether the value of some step is a float.

@@ -56,6 +56,8 @@ type row struct {
 	// __unit__.
 	distinct bool
 	hists    []*histogram.FloatHistogram // by step; nil: no value is a histogram
+	kept     bitmap                      // if filtered: the steps whose values a filter keeps
+	filtered bool                        // no other values are set
 }
 
 func newRow(steps int) row { return row{values: make([]float64, steps), has: newBitmap(steps)} }

@@ -3,6 +3,7 @@ package columns
 import (
 	"context"
 	"errors"
+	"math/bits"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
@@ -48,6 +49,7 @@ type perSeries struct {
 	use             use
 	rangeMS, offset int64
 	fixed           bool
+	filter          *filter // nil: none
 	// compute returns a function that computes an item from the points of its series, and retains no points. The returned
 	// functions may run at the same time, each on its own goroutine.
 	compute func() func(it *item, of decoded)
@@ -154,22 +156,17 @@ func (ev *evaluation) check(i int) error {
 
 // eval implements node: an instant selector.
 func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
-	return s.instant(ev, false, func(r *row, n int) error {
-		if err := ev.acct.add(n); err != nil {
-			return err
-		}
-		return sink(r)
-	})
+	return filteredNode{s, nil}.eval(ev, sink)
 }
 
 // instant calls do with each row of an instant selector and the number of samples of the row. The values of a row
-// are the values of the samples or, with timestamps, their timestamps in seconds.
-func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
+// are the values of the samples or, with timestamps, their timestamps in seconds. of may be nil.
+func (s *selector) instant(ev *evaluation, timestamps bool, of *filter, do func(r *row, n int) error) error {
 	first, interval := s.times(ev, timestamps)
 	return s.each(ev, perSeries{
-		use: ofLast, rangeMS: ev.lookback, offset: ev.start - first, fixed: interval == 0,
+		use: ofLast, rangeMS: ev.lookback, offset: ev.start - first, fixed: interval == 0, filter: of,
 		compute: func() func(*item, decoded) {
-			return func(it *item, of decoded) { s.last(ev, it, of.points, timestamps) }
+			return func(it *item, from decoded) { s.last(ev, it, from, timestamps, of) }
 		},
 		apply: func(it *item) error {
 			if it.most == 0 {
@@ -190,23 +187,48 @@ func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n in
 }
 
 // last sets the value of each step in the row of an item to the last sample at or before the step, unless the sample is
-// stale or older than the lookback delta. It sets it.most to the number of steps that have a value.
-func (s *selector) last(ev *evaluation, it *item, points []promql.FPoint, timestamps bool) {
-	next := 0 // points[next] is the first point after the step
+// stale or older than the lookback delta. It sets it.most to the number of steps that have a value, and with a filter
+// it.kept to those whose values it keeps: only these are set.
+func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool, of *filter) {
+	points, next := from.points, 0 // points[next] is the first point after the step
 	at, interval := s.times(ev, timestamps)
-	for i := range ev.steps {
-		for next < len(points) && points[next].T <= at {
-			next++
-		}
-		if next > 0 && points[next-1].T > at-ev.lookback && !value.IsStaleNaN(points[next-1].F) {
-			it.values[i] = points[next-1].F
-			if timestamps {
-				it.values[i] = float64(points[next-1].T) / 1000
+	if it.filtered = of != nil; it.filtered && it.kept == nil {
+		it.kept = newBitmap(ev.steps)
+	}
+	for word := range it.has {
+		var has, kept uint64
+		values := it.values[word*64 : min(word*64+64, len(it.values))]
+		for i := range values {
+			for next < len(points) && points[next].T <= at {
+				next++
 			}
-			it.has.set(i)
-			it.most++
+			for len(from.stretches) > 0 && int(from.stretches[0].at) < next {
+				from.stretches = from.stretches[1:]
+			}
+			if len(from.stretches) > 0 && int(from.stretches[0].at) == next { // of whose samples the filter keeps none
+				if i == 0 && points[next].T > at+63*interval {
+					has, at = it.has.word(word, len(it.values)), at+64*interval
+					break
+				}
+				has |= 1 << i
+			} else if next > 0 && points[next-1].T > at-ev.lookback && !value.IsStaleNaN(points[next-1].F) {
+				f := points[next-1].F
+				has |= 1 << i
+				if of == nil || of.keeps(f) {
+					kept |= 1 << i
+					values[i] = f
+				}
+				if timestamps {
+					values[i] = float64(points[next-1].T) / 1000
+				}
+			}
+			at += interval
 		}
-		at += interval
+		it.has[word] = has
+		if of != nil {
+			it.kept[word] = kept
+		}
+		it.most += bits.OnesCount64(has)
 	}
 }
 

@@ -117,6 +117,7 @@ type cover struct {
 	rangeMS    int64        // length of a window, whose start is exclusive
 	mint, maxt int64        // of the selection
 	gaps       bool         // there may be chunks that no window touches
+	filter     *filter      // if set, the fields above except rangeMS, mint and maxt are unused
 }
 
 // cover returns the cover of a selection, or nil if the windows are too short or too close to each other.
@@ -127,6 +128,9 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 	}
 	least := ev.engine.gapLeastMS
 	gaps := between-work.rangeMS >= least
+	if !gaps && work.filter != nil {
+		return work.filter.coverOf(ev, s)
+	}
 	if !gaps && !(work.use.whole && max(between, work.rangeMS-(steps-1)*between) >= least) {
 		return nil
 	}
@@ -153,6 +157,9 @@ func (c *cover) join() {
 func (c *cover) summaries() *series.Summaries {
 	if c == nil {
 		return nil
+	}
+	if c.filter != nil {
+		return c.filterSummaries()
 	}
 	return &series.Summaries{Whole: c.enough, Rising: c.rising}
 }
@@ -196,6 +203,12 @@ func (c *cover) nextEdge(ms int64) int64 {
 // touches.
 func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	if c == nil {
+		return false, nil
+	}
+	if c.filter != nil {
+		if chunk.Encoding == series.Summarized {
+			return true, c.addNone(to, chunk)
+		}
 		return false, nil
 	}
 	if chunk.Encoding != series.Summarized {

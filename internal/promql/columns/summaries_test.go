@@ -96,7 +96,7 @@ func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
 		return nil, false // the last chunk of the head has no exact times
 	}
 	sum, ok := series.SummaryOf(points)
-	return series.AppendSummary(nil, sum), ok && !(s.asked.Rising && sum.Falls)
+	return series.AppendSummary(nil, sum), ok && !(s.asked.Rising && sum.Falls) && (s.asked.Fits == nil || s.asked.Fits(&sum))
 }
 
 func (s *summarizedSet) Chunks() []series.Chunk { return s.chunks }
@@ -242,6 +242,16 @@ func (r random) request() (q request, plain bool) {
 		}
 		q.end += r.Int64N(40 * q.step.Milliseconds())
 	}
+	if r.IntN(3) == 0 { // a threshold, often one that a value equals
+		number := r.of("0", "-0", "1", "-1", "0.5", "1e5", "-1e7", "NaN", "Inf", "-Inf", "(2 - 1)", "scalar(n{i='2'})", "110", "550")
+		op := r.of(">", "<", ">=", "<=", "==", "!=", "> bool")
+		if q.query = r.series() + r.modifiers(); depth > 0 {
+			q.query = r.vector(depth - 1)
+		}
+		if q.query = q.query + " " + op + " " + number; r.IntN(4) == 0 {
+			q.query = number + " " + op + " " + r.series()
+		}
+	}
 	if plain = depth == 0; plain && r.IntN(3) == 0 && !strings.HasPrefix(q.query, "abs(") {
 		q.query = r.of("sum", "sum by (k)", "avg", "max without (i)") + "(" + q.query + ")"
 	}
@@ -319,6 +329,7 @@ func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
 	}{
 		{`sum(rate(c_total[1h]))`, time.Hour, true, 40}, {`rate(c_total[6h])`, 0, true, 30}, {`g`, time.Hour, true, 40},
 		{`sum_over_time(g[1m])`, time.Hour, true, 40}, {`irate(g[5m])`, 2 * time.Hour, true, 30}, {`max_over_time(n[2h])`, time.Hour, true, 40},
+		{`n > 1`, time.Minute, true, 90}, {`n <= -1.5 or 7 == g{i="1"}`, 15 * time.Second, true, 90},
 		{`sum(rate(c_total[5m]))`, time.Minute, false, 0}, {`g`, 5 * time.Minute, false, 0}, {`g`, 0, false, 0}, {`sum_over_time(g[1h])`, time.Hour, false, 0},
 	} {
 		counts := &summaryCounts{}

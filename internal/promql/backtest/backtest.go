@@ -221,7 +221,7 @@ type run struct {
 	groups      []*group
 	written     *History          // nil: nothing reads it
 	from        storage.Queryable // the storage, with written
-	piece       int // steps of the next range queries
+	piece       int               // steps of the next range queries
 	pieceMax    int
 	warnings    annotations.Annotations
 

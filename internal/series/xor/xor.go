@@ -199,16 +199,25 @@ func readRest[P Sample](r *Reader, dst []P, n int) (int, error) {
 func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P, n int) (int, error) {
 	at, t, delta, value, leading, width := s.at, s.t, s.delta, s.value, s.leading, s.width
 	var err error
+samples:
 	for lastWord := min(safe, end-64); n < len(dst) && at <= safe; n++ {
 		w := word(src, at)
 		// As a rule many samples in a row have the interval of the one before, and its value or the position of its xor.
 		if at <= lastWord {
-			if next := t + int64(delta); w>>61 == 0b010 && width <= 64-3 && next >= t {
-				t = next
-				value ^= w << 3 >> ((64 - width) & 63) << ((64 - leading - width) & 63)
-				at += 3 + int(width)
-				dst[n] = P(Point{t, math.Float64frombits(value)})
-				continue
+			// Within these limits no timestamp of a chunk can overflow.
+			if w>>61 == 0b010 && width <= 64-3 && delta < 1<<46 && t < 1<<62 {
+				right, left, size := 64-width, 64-leading-width, 3+int(width)
+				for w>>61 == 0b010 {
+					t += int64(delta)
+					value ^= w << 3 >> (right & 63) << (left & 63)
+					at += size
+					dst[n] = P(Point{t, math.Float64frombits(value)})
+					if n+1 == len(dst) || at > lastWord {
+						continue samples
+					}
+					n++
+					w = word(src, at)
+				}
 			}
 			same := min(bits.LeadingZeros64(w)/2, len(dst)-n)
 			if same > 0 && delta < math.MaxInt64/64 && t+int64(delta)*int64(same) >= t {

@@ -1,13 +1,15 @@
 // Package stack measures a whole read path, from the client to the blocks: goals stack/*, the ratio of the cost of ferula's
 // components to that of Thanos'. It measures the cost in each process and the latency.
 //
-// There are four layouts. In the first, one Prometheus serves all blocks to a sidecar, which serves a querier, which serves
-// a query frontend. Stacks have the three components of Thanos, with either engine, those of ferula, or one of ferula and two
-// of Thanos. In the second, the older half of the blocks is in a bucket, which a store gateway serves to the querier;
-// Prometheus has the other half. In the third, Prometheus has all blocks, and the bucket all but the newest. The fourth is the first with native histograms. Each component is
-// a process of Thanos or of ferula, with the same flags. Before the measurement the responses of every stack must equal those
-// of a Prometheus with all blocks. The bytes of a hop are those that the process nearer to the blocks writes. A goal's figure
-// is the worse of the ratios of the first two layouts; overlap-sum-by is the third one's.
+// There are five layouts. In the first, one Prometheus serves all blocks to a sidecar, which serves a querier, which serves
+// a query frontend. Stacks have the three components of Thanos, with either engine, those of ferula, or one of ferula and
+// two of Thanos. In the second, the older half of the blocks is in a bucket, which a store gateway serves to the querier;
+// Prometheus has the other half. In the third, Prometheus has all blocks, and the bucket all but the newest. The fourth is
+// the first with native histograms. The fifth is the second with one more block, of late samples. Each component is a
+// process of Thanos or of ferula, with the same flags. Before the measurement the responses of every stack must equal those
+// of a Prometheus with all blocks, and where samples are late those of Thanos. The bytes of a hop are those that the process
+// nearer to the blocks writes. A goal's figure is the worse of the ratios of the first two layouts; overlap-sum-by is the
+// third one's.
 package stack
 
 import (
@@ -62,6 +64,20 @@ func sums() area.Query {
 	return area.EightHours("sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20)
 }
 
+// sumsWithin begins and ends within chunks, as the queries of a dashboard.
+func sumsWithin() area.Query {
+	q := area.EightHours("sum by (namespace) of 10,000, 6 h within the blocks", sums().Expr, 20)
+	q.StartMS, q.Points = q.StartMS+3600_000, 121
+	return q
+}
+
+// late are samples for hours that other blocks have, too, with times between theirs.
+func late() blocks.Spec {
+	s := spec()
+	s.StartMS, s.StepMS, s.Samples, s.Seed = s.StartMS+2*3600_000, 60_000, 120, 2
+	return s
+}
+
 // queries are the queries of a layout.
 type queries struct {
 	large area.Query
@@ -72,6 +88,12 @@ type queries struct {
 func (q queries) all() []area.Query { return append([]area.Query{q.few, q.large}, q.more...) }
 
 func ofFloats() queries { return queries{whole(), few(), []area.Query{sums()}} }
+
+func ofOverlap() queries {
+	q := ofFloats()
+	q.more = append(q.more, sumsWithin())
+	return q
+}
 
 func ofNatives() queries {
 	return queries{large: area.EightHours("200 native histograms x 161 points", "bench_native", natives().Series),
@@ -93,6 +115,7 @@ var partNames = [parts]string{"query-frontend", "query", "sidecar", "store"}
 type layout struct {
 	prefix string // of the names of its readings
 	data   blocks.Spec
+	late   blocks.Spec // further blocks of the bucket; no series: none
 	queries
 	bucket string // directory of a bucket; "": there is no store
 	remote int    // number of blocks in the bucket, the oldest
@@ -116,6 +139,7 @@ const (
 	withStore = "with a store: "
 	overlap   = "store and sidecar with the same blocks: "
 	native    = "native histograms: "
+	lateOnes  = "late samples in a block of their own: "
 )
 
 var everyPart = [parts]bool{true, true, true, true}
@@ -129,7 +153,12 @@ func layouts(bucket string) []layout {
 		&stack{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
 		&stack{name: "ferula query", ferula: [parts]bool{querier: true}},
 		&stack{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
-	)}, {prefix: withStore, data: spec(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()}, {prefix: overlap, data: spec(), queries: ofFloats(), bucket: bucket, remote: 3, stacks: programs()}, {prefix: native, data: natives(), queries: ofNatives(), stacks: programs()}}
+	)},
+		{prefix: withStore, data: spec(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()},
+		{prefix: overlap, data: spec(), queries: ofOverlap(), bucket: bucket, remote: 3, stacks: programs()},
+		{prefix: native, data: natives(), queries: ofNatives(), stacks: programs()},
+		{prefix: lateOnes, data: spec(), late: late(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()},
+	}
 }
 
 // bench is one run of the area.
@@ -158,6 +187,11 @@ func run(ctx context.Context, of *area.Bench) error {
 		if err := distribute(from, b.prometheus.TSDBDir(), l); err != nil {
 			return err
 		}
+		if l.late.Series > 0 {
+			if err := b.addLate(ctx, l); err != nil {
+				return err
+			}
+		}
 		launch := b.TSDB(ctx, area.TSDB{Keep: true, Config: config})
 		if err := b.With(ctx, launch, func() error { return b.layout(ctx, l) }, b.prometheus); err != nil {
 			return fmt.Errorf("%s%w", l.prefix, err)
@@ -166,13 +200,29 @@ func run(ctx context.Context, of *area.Bench) error {
 	b.conclude()
 	b.Note(
 		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", spec().Series, whole().Points),
-		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. Rows with \""+overlap+"\": Prometheus has all blocks and the bucket all but the newest, as where a sidecar uploads blocks that Prometheus keeps for a while. Rows with \""+native+"\": "+fmt.Sprint(natives().Series)+" histograms of 20 buckets instead of the floats, in all four protocols: remote read, StoreAPI, JSON, and the frontend's. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store, where no block is in both; overlap-sum-by is the ratio where the same blocks are in both. \""+ownEngine+"\": Thanos' three with --query.promql-engine=thanos, beside the default, which the ratios are computed from.",
+		"Rows with \""+withStore+"\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. Rows with \""+overlap+"\": Prometheus has all blocks and the bucket all but the newest, as where a sidecar uploads blocks that Prometheus keeps for a while. Rows with \""+lateOnes+"\": one block more in the bucket, of the same series, with a sample a minute for two of the eight hours, as of a client that was cut off; the responses are compared with Thanos'. Rows with \""+native+"\": "+fmt.Sprint(natives().Series)+" histograms of 20 buckets instead of the floats, in all four protocols: remote read, StoreAPI, JSON, and the frontend's. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store, where no block is in both; overlap-sum-by is the worse of the ratios where the same blocks are in both, of all hours and of six within them. \""+ownEngine+"\": Thanos' three with --query.promql-engine=thanos, beside the default, which the ratios are computed from.",
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
 		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other. The response is longer than those that ferula's frontend shares between identical requests.", queriesPerClient),
 		"Every round starts the processes of each stack again, one stack after the other.",
 		"The responses of every stack equal those of a Prometheus with all blocks, compared series by series and point by point.",
 	)
 	return nil
+}
+
+// external are the labels of Prometheus' configuration.
+var external = map[string]string{"prometheus": "bench", "replica": "a"}
+
+// addLate adds the blocks of late samples to the bucket.
+func (b *bench) addLate(ctx context.Context, l layout) error {
+	from, err := blocks.Ensure(ctx, b.Cache, l.late)
+	if err != nil {
+		return err
+	}
+	all, err := blocks.List(from)
+	for _, block := range all {
+		err = errors.Join(err, blocks.LinkToBucket(block, l.bucket, filepath.Base(block), external))
+	}
+	return err
 }
 
 // distribute gives Prometheus and the bucket the blocks of a layout.
@@ -185,8 +235,7 @@ func distribute(from, data string, l layout) error {
 		return err
 	}
 	for i, block := range all[:l.remote] {
-		// The external labels are those of Prometheus' configuration.
-		err := blocks.LinkToBucket(block, l.bucket, filepath.Base(block), map[string]string{"prometheus": "bench", "replica": "a"})
+		err := blocks.LinkToBucket(block, l.bucket, filepath.Base(block), external)
 		if err == nil && i < l.gone {
 			err = os.RemoveAll(block)
 		}
@@ -199,7 +248,9 @@ func distribute(from, data string, l layout) error {
 
 // layout measures the stacks of a layout in front of Prometheus.
 func (b *bench) layout(ctx context.Context, l layout) error {
-	if l.bucket == "" { // Prometheus has all blocks
+	if l.late.Series > 0 {
+		clear(b.want) // Thanos' responses are expected: it deduplicates what overlaps, Prometheus merges it
+	} else if l.gone == 0 { // Prometheus has all blocks
 		for _, q := range l.all() {
 			m, err := matrixOf(ctx, b.prometheus.Server, q)
 			if err != nil {
@@ -231,15 +282,18 @@ func matrixOf(ctx context.Context, from *proc.Server, q area.Query) (model.Matri
 	return m, err
 }
 
-// compare queries a server. It returns an error unless the response has the same series as that of a Prometheus with all
-// blocks, with the same timestamps and values: all series, with all points.
+// compare queries a server. It returns an error unless the response has all series with all points, and the timestamps and
+// values of b.want. If b.want has no response to the query, this one becomes it.
 func (b *bench) compare(ctx context.Context, from *proc.Server, q area.Query) error {
 	got, err := matrixOf(ctx, from, q)
-	if err == nil {
-		err = area.SameMatrix(q.What, got, b.want[q.What], tolerance)
+	if want, known := b.want[q.What]; known && err == nil {
+		err = area.SameMatrix(q.What, got, want, tolerance)
 	}
 	if err == nil {
 		err = q.Complete(got)
+	}
+	if err == nil {
+		b.want[q.What] = got
 	}
 	return err
 }
@@ -416,5 +470,5 @@ func (b *bench) conclude() {
 	} {
 		b.Ratio("stack/"+goal, what, withStore+what)
 	}
-	b.Ratio("stack/overlap-sum-by", overlap+cpuOfAll(sums()))
+	b.Ratio("stack/overlap-sum-by", overlap+cpuOfAll(sums()), overlap+cpuOfAll(sumsWithin()))
 }

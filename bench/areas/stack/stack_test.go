@@ -47,6 +47,7 @@ func TestConclude_TakesTheWorseLayout(t *testing.T) {
 	b := &bench{Bench: area.New(Area, area.Env{})}
 	for what, v := range map[string][2]float64{ // ferula's, without and with a store; Thanos' are 10
 		cpuOfAll(whole()): {1, 2}, cpuOfAll(sums()): {4, 3}, peakOfAll: {1, 1}, latencyOf(few(), clientsMax): {0.5, 0.25},
+		cpuOfAll(sumsWithin()): {},
 	} {
 		for i, prefix := range []string{"", withStore, overlap} {
 			b.Add(1, allThanos, prefix+what, area.Seconds, 10)
@@ -92,7 +93,7 @@ func TestDistribute_GivesEachPlaceTheBlocksOfTheLayout(t *testing.T) {
 			if err := distribute(from, data, l); err != nil {
 				t.Fatal(err)
 			}
-			want := [][2][]string{{all, nil}, {all[2:], all[:2]}, {all, all[:3]}, {all, nil}}[i]
+			want := [][2][]string{{all, nil}, {all[2:], all[:2]}, {all, all[:3]}, {all, nil}, {all[2:], all[:2]}}[i]
 			if local := names(data); !slices.Equal(local, want[0]) {
 				t.Errorf("%q: Prometheus has %v of %v", l.prefix, local, all)
 			}
@@ -109,7 +110,7 @@ func TestLayouts_AllHaveTheStacksThatAreCompared(t *testing.T) {
 		if first.name != allThanos || first.ferula != [parts]bool{} || last.name != allFerula || last.ferula != everyPart {
 			t.Errorf("%q: from %+v to %+v", l.prefix, first, last)
 		}
-		if strings.Contains(l.prefix, "store") != (l.bucket != "") {
+		if (strings.Contains(l.prefix, "store") || l.late.Series > 0) != (l.bucket != "") {
 			t.Errorf("%q with bucket %q", l.prefix, l.bucket)
 		}
 	}

@@ -191,7 +191,8 @@ func (p *page) parse(body []byte, contentType string, b *layoutBuilder) error {
 type entry struct {
 	text      []byte // of the current series
 	exemplars []exemplar.Exemplar
-	family    []byte // whose metadata was last
+	exemplar  exemplar.Exemplar // that a parser writes; a variable would be allocated for each sample
+	family    []byte            // whose metadata was last
 	meta      *family
 }
 
@@ -302,8 +303,8 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 // readExemplars collects the exemplars of the current sample. Exemplars of native histograms must have a timestamp.
 func (e *entry) readExemplars(parser textparse.Parser, isHistogram bool, t int64) {
 	for {
-		var x exemplar.Exemplar
-		if !parser.Exemplar(&x) {
+		x := &e.exemplar
+		if *x = (exemplar.Exemplar{}); !parser.Exemplar(x) {
 			return
 		}
 		if !x.HasTs {
@@ -312,7 +313,7 @@ func (e *entry) readExemplars(parser textparse.Parser, isHistogram bool, t int64
 			}
 			x.Ts = t
 		}
-		e.exemplars = append(e.exemplars, x)
+		e.exemplars = append(e.exemplars, *x)
 	}
 }
 

@@ -79,12 +79,8 @@ type knownProfile struct {
 func NewProfileReader(from objstore.Bucket, opts ProfileReaderOptions) *ProfileReader {
 	opts.PagesBytes = cmp.Or(opts.PagesBytes, 128<<20)
 	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
-	if opts.Metrics == nil {
-		opts.Metrics = metrics.NewSet()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
+	opts.Metrics = cmp.Or(opts.Metrics, metrics.NewSet())
 	const errorsName = "ferula_profiles_bucket_index_errors_total"
 	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without "+
 		"it the size and the meta of each block are requested.", "")

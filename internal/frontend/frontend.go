@@ -110,18 +110,10 @@ func (o Options) withDefaults() Options {
 		o.Parallelism = min(o.Parallelism, o.Slots.MaxPerRequest())
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
 	}
-	if o.Bodies == nil {
-		o.Bodies = httpbody.NewReader(httpbody.Options{})
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Tracer == nil {
-		o.Tracer = noop.NewTracerProvider().Tracer("")
-	}
-	if o.Propagator == nil {
-		o.Propagator = propagation.TraceContext{}
-	}
+	o.Bodies = cmp.Or(o.Bodies, httpbody.NewReader(httpbody.Options{}))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Tracer = cmp.Or(o.Tracer, noop.NewTracerProvider().Tracer(""))
+	o.Propagator = cmp.Or[propagation.TextMapPropagator](o.Propagator, propagation.TraceContext{})
 	if o.Now == nil {
 		o.Now = time.Now
 	}

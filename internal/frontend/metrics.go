@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -18,9 +19,7 @@ type metrics struct {
 }
 
 func newMetrics(set *instruments.Set) *metrics {
-	if set == nil {
-		set = instruments.NewSet()
-	}
+	set = cmp.Or(set, instruments.NewSet())
 	bounds := []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}
 	set.Describe("ferula_frontend_response_bytes_total", "Total bytes of responses, before compression.", "")
 	set.Describe("ferula_frontend_shared_responses_total",

@@ -15,6 +15,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,18 +110,14 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Ready == nil {
 		o.Ready = func(h http.Handler) http.Handler { return h }
 	}
 	if o.Guard == nil {
 		o.Guard = func(h http.Handler) http.Handler { return h }
 	}
-	if o.CORSOrigin == nil {
-		o.CORSOrigin = regexp.MustCompile("^(?:.*)$")
-	}
+	o.CORSOrigin = cmp.Or(o.CORSOrigin, regexp.MustCompile("^(?:.*)$"))
 	return o
 }
 

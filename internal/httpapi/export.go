@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,7 @@ func (e *exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (e *exporter) options(r *http.Request) (export.Options, *apiError) {
 	opts := export.Options{Source: rawSource{e.api.opts.Export}, Output: export.Stdout, Tries: 1, Window: exportWindow,
 		Now: e.api.opts.Now, Format: r.FormValue("format")}
-	if opts.Format == "" {
-		opts.Format = export.CSV
-	}
+	opts.Format = cmp.Or(opts.Format, export.CSV)
 	if exportTypes[opts.Format] == "" {
 		known := make([]string, 0, len(exportTypes))
 		for format := range exportTypes {

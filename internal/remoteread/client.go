@@ -3,6 +3,7 @@ package remoteread
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,27 +76,13 @@ type ClientOptions struct {
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
-	if o.HTTP == nil {
-		o.HTTP = http.DefaultClient
-	}
-	if o.FrameBytesMax == 0 {
-		o.FrameBytesMax = 50_000_000
-	}
-	if o.SeriesBytesMax == 0 {
-		o.SeriesBytesMax = 64 << 20
-	}
-	if o.HoldBytesMax == 0 {
-		o.HoldBytesMax = 12 << 20
-	}
-	if o.ReadAheadBytes == 0 {
-		o.ReadAheadBytes = 64 << 10
-	}
-	if o.Tries == 0 {
-		o.Tries = 3
-	}
-	if o.RetryAfter == 0 {
-		o.RetryAfter = 200 * time.Millisecond
-	}
+	o.HTTP = cmp.Or(o.HTTP, http.DefaultClient)
+	o.FrameBytesMax = cmp.Or(o.FrameBytesMax, 50_000_000)
+	o.SeriesBytesMax = cmp.Or(o.SeriesBytesMax, 64<<20)
+	o.HoldBytesMax = cmp.Or(o.HoldBytesMax, 12<<20)
+	o.ReadAheadBytes = cmp.Or(o.ReadAheadBytes, 64<<10)
+	o.Tries = cmp.Or(o.Tries, 3)
+	o.RetryAfter = cmp.Or(o.RetryAfter, 200*time.Millisecond)
 	return o
 }
 

@@ -1,6 +1,7 @@
 package remoteread
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -62,10 +63,7 @@ func (r *Storage) Prepare(cfg *config.Config) (take func(), err error) {
 				return nil, fmt.Errorf("remote_read: duplicate section for %s", section.URL.Redacted())
 			}
 		}
-		name := section.Name
-		if name == "" {
-			name = section.URL.Redacted()
-		}
+		name := cmp.Or(section.Name, section.URL.Redacted())
 		client, err := newHTTPClient(section.HTTPClientConfig, "remote_read "+name)
 		if err != nil {
 			return nil, err

@@ -26,6 +26,7 @@
 package remoteread
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,15 +64,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.WriteTimeout == 0 {
-		o.WriteTimeout = time.Minute // a client that takes longer for 512 KiB has stalled
-	}
-	if o.HeldSeriesMax == 0 {
-		o.HeldSeriesMax = 5_000_000 // at 24 bytes each
-	}
-	if o.BodyReadTimeout == 0 {
-		o.BodyReadTimeout = time.Minute
-	}
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, time.Minute) // a client that takes longer for 512 KiB has stalled
+	o.HeldSeriesMax = cmp.Or(o.HeldSeriesMax, 5_000_000) // at 24 bytes each
+	o.BodyReadTimeout = cmp.Or(o.BodyReadTimeout, time.Minute)
 	if o.ExternalLabels == nil {
 		o.ExternalLabels = labels.EmptyLabels
 	}
@@ -96,9 +91,7 @@ type Server struct {
 
 // NewServer returns a server, which owns no goroutine. set may be nil.
 func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, set *metrics.Set) *Server {
-	if set == nil {
-		set = metrics.NewSet()
-	}
+	set = cmp.Or(set, metrics.NewSet())
 	const queries = "prometheus_remote_read_handler_queries"
 	set.Describe(queries,
 		"The current number of remote read queries that are either in execution or queued on the handler.", "")

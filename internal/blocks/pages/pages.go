@@ -15,6 +15,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,9 +96,7 @@ func (o Options) withDefaults() Options {
 	if o.Permanent == nil {
 		o.Permanent = func(error) bool { return false }
 	}
-	if o.Metrics == nil {
-		o.Metrics = metrics.NewSet()
-	}
+	o.Metrics = cmp.Or(o.Metrics, metrics.NewSet())
 	o.BytesMax = max(o.BytesMax, slotsMin*Bytes)
 	return o
 }

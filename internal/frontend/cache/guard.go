@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,9 +212,7 @@ const metricPrefix = "ferula_frontend_cache_"
 
 // newMetrics registers the metrics in the set, or in a private set if that is nil.
 func newMetrics(set *instruments.Set, cache string, queued func() float64) *metrics {
-	if set == nil {
-		set = instruments.NewSet()
-	}
+	set = cmp.Or(set, instruments.NewSet())
 	family := func(name, help string, labels ...string) counters {
 		return counters{set.NewCounterVec(metricPrefix+name, help, append([]string{"cache"}, labels...)...), cache}
 	}

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -50,9 +51,7 @@ func (o MemcachedOptions) withDefaults() MemcachedOptions {
 	orDefault(&o.ServerFailures, 5)
 	orDefault(&o.ServerBackoff, time.Second)
 	orDefault(&o.ServerBackoffMax, max(30*time.Second, o.ServerBackoff))
-	if o.Resolver == nil {
-		o.Resolver = net.DefaultResolver
-	}
+	o.Resolver = cmp.Or[dnslookup.Resolver](o.Resolver, net.DefaultResolver)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

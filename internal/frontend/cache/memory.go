@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"fmt"
@@ -65,9 +66,7 @@ func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if set == nil {
-		set = instruments.NewSet()
-	}
+	set = cmp.Or(set, instruments.NewSet())
 	counter := func(name, help string) *instruments.Counter {
 		return set.NewCounterVec(metricPrefix+name, help, "cache").With(opts.Name)
 	}

@@ -145,9 +145,7 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Client, erro
 		return nil, err
 	}
 	opts = opts.withDefaults()
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	base, err := url.Parse(opts.URL)
 	if err != nil {
 		return nil, fmt.Errorf("downstream: %w", err)

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -21,9 +22,7 @@ type metrics struct {
 
 // newMetrics registers the metrics in the set, or in a private set if that is nil.
 func newMetrics(set *instruments.Set) *metrics {
-	if set == nil {
-		set = instruments.NewSet()
-	}
+	set = cmp.Or(set, instruments.NewSet())
 	bytes := set.NewCounterVec("ferula_frontend_downstream_bytes_total",
 		"Bytes of response bodies: received on the wire, and after decoding.", "kind")
 	set.Describe("ferula_frontend_downstream_first_byte_seconds",

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"strings"
 
 	instruments "github.com/ferula-io/ferula/metrics"
@@ -20,9 +21,7 @@ type names struct{ running, queued, wait, rejected, noun string }
 
 // newMetrics registers the metrics in set. With a nil set they are not exposed.
 func newMetrics(set *instruments.Set, downstream bool) *metrics {
-	if set == nil {
-		set = instruments.NewSet()
-	}
+	set = cmp.Or(set, instruments.NewSet())
 	n := names{"ferula_frontend_requests_running", "ferula_frontend_queue_length", "ferula_frontend_queue_wait_seconds",
 		"ferula_frontend_rejected_total", "Requests"}
 	if downstream {

@@ -167,10 +167,7 @@ func Check(cfg *config.Config) error {
 				section.URL.Redacted())
 		}
 		known[string(text)] = true
-		name := section.Name
-		if name == "" {
-			name = section.URL.Redacted()
-		}
+		name := cmp.Or(section.Name, section.URL.Redacted())
 		if _, err := remote.NewWriteClient(name, &remote.ClientConfig{
 			URL: section.URL, WriteProtoMsg: section.ProtobufMessage, Timeout: section.RemoteTimeout,
 			HTTPClientConfig: section.HTTPClientConfig, SigV4Config: section.SigV4Config, AzureADConfig: section.AzureADConfig,

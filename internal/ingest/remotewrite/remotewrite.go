@@ -66,9 +66,7 @@ func (o Options) withDefaults() Options {
 	if o.BodyMaxBytes == 0 || o.BodyMaxBytes > bodyMaxBytes {
 		o.BodyMaxBytes = bodyMaxBytes
 	}
-	if o.Bodies == nil {
-		o.Bodies = httpbody.NewReader(httpbody.Options{})
-	}
+	o.Bodies = cmp.Or(o.Bodies, httpbody.NewReader(httpbody.Options{}))
 	return o
 }
 

@@ -77,9 +77,7 @@ func (o Options) withDefaults() Options {
 	o.BodyMaxBytes = cmp.Or(o.BodyMaxBytes, 64<<20)
 	o.NodesDefault = cmp.Or(o.NodesDefault, 8192)
 	o.QueryTimeout = cmp.Or(o.QueryTimeout, 2*time.Minute)
-	if o.Bodies == nil {
-		o.Bodies = httpbody.NewReader(httpbody.Options{})
-	}
+	o.Bodies = cmp.Or(o.Bodies, httpbody.NewReader(httpbody.Options{}))
 	return o
 }
 

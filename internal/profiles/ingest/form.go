@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -42,9 +43,7 @@ type upload struct {
 // Handler returns the handler of POST /ingest, which older SDKs use. bodies is shared with
 // other receivers; nil: a new one.
 func (in *Ingester) Handler(tenantOf Tenant, bodies *httpbody.Reader) http.Handler {
-	if bodies == nil {
-		bodies = httpbody.NewReader(httpbody.Options{})
-	}
+	bodies = cmp.Or(bodies, httpbody.NewReader(httpbody.Options{}))
 	slots := make(chan struct{}, uploadsMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tenant, err := tenantOf(r.Header)

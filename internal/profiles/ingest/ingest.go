@@ -73,9 +73,7 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 		return nil, err
 	}
 	limits := opts.Limits.withDefaults()
-	if set == nil {
-		set = metrics.NewSet()
-	}
+	set = cmp.Or(set, metrics.NewSet())
 	in := &Ingester{
 		limits: limits, store: store, logger: logger, now: time.Now,
 		tenants:  tenants{max: limits.Tenants, byName: map[string]*tenant{}},

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -265,9 +266,7 @@ func (c *chunk) methodName(id uint64) string {
 	if class != "" {
 		name = class + "." + name
 	}
-	if name == "" {
-		name = "unknown"
-	}
+	name = cmp.Or(name, "unknown")
 	c.methodNames[id] = name
 	return name
 }

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,12 +63,8 @@ type OTLPServer struct {
 
 // NewOTLPServer returns a server. It owns no goroutine.
 func (in *Ingester) NewOTLPServer(opts OTLPOptions) *OTLPServer {
-	if opts.Bodies == nil {
-		opts.Bodies = httpbody.NewReader(httpbody.Options{})
-	}
-	if opts.BytesMax == 0 {
-		opts.BytesMax = 64 << 20
-	}
+	opts.Bodies = cmp.Or(opts.Bodies, httpbody.NewReader(httpbody.Options{}))
+	opts.BytesMax = cmp.Or(opts.BytesMax, 64<<20)
 	return &OTLPServer{opts: opts, in: in, slots: make(chan struct{}, otlpSlotsMax)}
 }
 

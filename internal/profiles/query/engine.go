@@ -62,12 +62,8 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.ConcurrencyMax = cmp.Or(o.ConcurrencyMax, 20)
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Minute)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Metrics == nil {
-		o.Metrics = instruments.NewSet()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Metrics = cmp.Or(o.Metrics, instruments.NewSet())
 	return o
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/ferula-io/ferula/internal/profiles"
@@ -25,9 +26,7 @@ type metrics struct {
 
 // newMetrics registers the metrics in the set. If set is nil they are not exposed.
 func newMetrics(set *instruments.Set) *metrics {
-	if set == nil {
-		set = instruments.NewSet()
-	}
+	set = cmp.Or(set, instruments.NewSet())
 	counter := func(name, help string) *instruments.Counter {
 		set.Describe("ferula_profiles_"+name, help, "")
 		return set.NewCounter("ferula_profiles_" + name)

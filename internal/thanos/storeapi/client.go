@@ -1,6 +1,7 @@
 package storeapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,12 +31,8 @@ type ClientOptions struct {
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
-	if o.BatchSeries == 0 {
-		o.BatchSeries = 64
-	}
-	if o.MessageBytesMax == 0 {
-		o.MessageBytesMax = math.MaxInt32 // as in Thanos, whose batches are limited by the number of series only
-	}
+	o.BatchSeries = cmp.Or(o.BatchSeries, 64)
+	o.MessageBytesMax = cmp.Or(o.MessageBytesMax, math.MaxInt32) // as in Thanos, whose batches are limited by the number of series only
 	return o
 }
 

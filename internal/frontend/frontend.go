@@ -50,7 +50,7 @@ type Options struct {
 	Cache      *cache.Cache   // nil: no result cache
 	LabelCache *cache.Cache   // nil: no cache of labels and series
 	Admission  *limit.Limiter // of concurrent requests of each tenant, further ones wait; nil: no limit
-	// Slots limits the concurrent calls of the downstream. A query acquires all slots that it needs together. nil: no limit.
+	// Slots limits the concurrent calls of the downstream. A query acquires all slots it needs together. nil: no limit.
 	Slots   *limit.Limiter
 	Tenants limit.Tenants
 	Limits  limit.Query

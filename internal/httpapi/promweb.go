@@ -79,8 +79,8 @@ type PeerOptions struct {
 	Logger                      *slog.Logger
 }
 
-// NewPeer returns the handler of Prometheus' API below Prefix + "/api/v1". The first request creates the API, because it
-// writes its OpenAPI documents then: they cost more than all else of a start, and most processes never serve them.
+// NewPeer returns the handler of Prometheus' API below Prefix + "/api/v1". The first request creates the API, because
+// it writes its OpenAPI documents then: they cost more than all else of a start, and most processes never serve them.
 func NewPeer(opts PeerOptions) http.Handler {
 	router := sync.OnceValue(func() http.Handler {
 		router := route.New().WithPrefix(opts.Prefix + "/api/v1")

@@ -55,7 +55,7 @@ func count(src []byte, level int, fields *int) error {
 	return nil
 }
 
-// rangeOf returns the time range of a query's hints, inclusive. If the query has no hints, or hints without a time range,
+// rangeOf returns the time range of a query's hints, inclusive. Without hints, or with hints that have no time range,
 // it returns the time range of the query.
 func rangeOf(q *prompb.Query) (startMS, endMS int64) {
 	if h := q.Hints; h.GetStartMs() != 0 || h.GetEndMs() != 0 {

@@ -32,7 +32,8 @@ type ClientOptions struct {
 
 func (o ClientOptions) withDefaults() ClientOptions {
 	o.BatchSeries = cmp.Or(o.BatchSeries, 64)
-	o.MessageBytesMax = cmp.Or(o.MessageBytesMax, math.MaxInt32) // as in Thanos, whose batches are limited by the number of series only
+	// As in Thanos, whose batches are limited by the number of series only.
+	o.MessageBytesMax = cmp.Or(o.MessageBytesMax, math.MaxInt32)
 	return o
 }
 

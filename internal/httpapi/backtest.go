@@ -95,15 +95,8 @@ func (a *API) backtestOptions(r *http.Request) (o backtest.Options, apiErr *apiE
 	if o.QueryOpts, apiErr = queryOptions(r); apiErr != nil {
 		return o, apiErr
 	}
-	for name, to := range map[string]*time.Time{"start": &o.Start, "end": &o.End} {
-		t, err := parseTime(r.FormValue(name))
-		if err != nil {
-			return o, invalidParameter(name, err)
-		}
-		*to = t
-	}
-	if o.End.Before(o.Start) {
-		return o, invalidParameter("end", errors.New("end timestamp must not be before start time"))
+	if o.Start, o.End, apiErr = requiredRange(r); apiErr != nil {
+		return o, apiErr
 	}
 	for name, to := range map[string]*time.Duration{"interval": &o.Interval, "query_offset": &o.QueryOffset,
 		"resend_delay": &o.ResendDelay} {
@@ -118,20 +111,15 @@ func (a *API) backtestOptions(r *http.Request) (o backtest.Options, apiErr *apiE
 }
 
 // optionalDuration parses a duration that must not be negative. It leaves to if the parameter is absent.
-func optionalDuration(r *http.Request, name string, to *time.Duration) *apiError {
-	text := r.FormValue(name)
-	if text == "" {
-		return nil
-	}
-	d, err := parseDuration(text)
-	if err == nil && d < 0 {
-		err = fmt.Errorf("%q is negative", text)
-	}
-	if err != nil {
-		return invalidParameter(name, err)
-	}
-	*to = d
-	return nil
+func optionalDuration(r *http.Request, name string, to *time.Duration) (apiErr *apiError) {
+	*to, apiErr = optional(r, name, *to, func(text string) (time.Duration, error) {
+		d, err := parseDuration(text)
+		if err == nil && d < 0 {
+			err = fmt.Errorf("%q is negative", text)
+		}
+		return d, err
+	})
+	return apiErr
 }
 
 // backtestRules parses `rules`, a rule file, or the parameters of one alert.

@@ -126,13 +126,11 @@ func (e *exporter) options(r *http.Request) (export.Options, *apiError) {
 		return opts, invalidParameter("match[]", err)
 	}
 	opts.Matchers = matchers
-	for name, to := range map[string]*int64{"start": &opts.StartMS, "end": &opts.EndMS} {
-		t, err := parseTime(r.FormValue(name))
-		if err != nil {
-			return opts, invalidParameter(name, err)
-		}
-		*to = milliseconds(t)
+	start, end, apiErr := requiredRange(r)
+	if apiErr != nil {
+		return opts, apiErr
 	}
+	opts.StartMS, opts.EndMS = milliseconds(start), milliseconds(end)
 	if ms := opts.EndMS - opts.StartMS; ms > exportWindowsMax*exportWindow.Milliseconds() &&
 		ms < math.MaxInt64/time.Millisecond.Nanoseconds() {
 		opts.Window = time.Duration(ms/exportWindowsMax+1) * time.Millisecond

@@ -102,13 +102,13 @@ func TestExport_BadParametersAreNamed(t *testing.T) {
 	server := exportServer(t)
 	good := url.Values{"match[]": {"up"}, "start": {"1"}, "end": {"3"}}
 	for text, change := range map[string]url.Values{
-		"no match[]":                       {"match[]": nil},
-		`invalid parameter \"match[]\"`:    {"match[]": {"{"}},
-		"non-empty matcher":                {"match[]": {`{a=~".*"}`}},
-		`invalid parameter \"start\"`:      {"start": {""}},
-		`invalid parameter \"end\"`:        {"end": {"x"}},
-		"csv, jsonl, openmetrics, parquet": {"format": {"blocks"}},
-		"ends 1s before it starts":         {"start": {"4"}},
+		"no match[]":                                  {"match[]": nil},
+		`invalid parameter \"match[]\"`:               {"match[]": {"{"}},
+		"non-empty matcher":                           {"match[]": {`{a=~".*"}`}},
+		`invalid parameter \"start\"`:                 {"start": {""}},
+		`invalid parameter \"end\"`:                   {"end": {"x"}},
+		"csv, jsonl, openmetrics, parquet":            {"format": {"blocks"}},
+		"end timestamp must not be before start time": {"start": {"4"}},
 	} {
 		params := url.Values{}
 		for _, from := range []url.Values{good, change} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -87,13 +88,11 @@ func (a *API) exemplarRequest(r *http.Request) (profiles.ExemplarRequest, *apiEr
 		}
 		req.StartMS, req.EndMS = milliseconds(start), milliseconds(end)
 	}
-	if text := r.FormValue("time"); text != "" {
-		t, err := parseTime(text)
-		if err != nil {
-			return req, invalidParameter("time", err)
-		}
-		req.NearMS = milliseconds(t)
+	near, apiErr := optionalTime(r, "time", time.UnixMilli(0))
+	if apiErr != nil {
+		return req, apiErr
 	}
+	req.NearMS = milliseconds(near)
 	if text := r.FormValue("window"); text != "" {
 		window, err := parseDuration(text)
 		if err != nil || window <= 0 {
@@ -101,15 +100,11 @@ func (a *API) exemplarRequest(r *http.Request) (profiles.ExemplarRequest, *apiEr
 		}
 		req.WindowMS = window.Milliseconds()
 	}
-	if text := r.FormValue("type"); text != "" {
-		if req.Type, err = profiles.ParseType(text); err != nil {
-			return req, invalidParameter("type", err)
-		}
+	if req.Type, apiErr = optional(r, "type", req.Type, profiles.ParseType); apiErr != nil {
+		return req, apiErr
 	}
-	if text := r.FormValue("selector"); text != "" {
-		if req.Matchers, err = a.opts.Parser.ParseMetricSelector(text); err != nil {
-			return req, invalidParameter("selector", err)
-		}
+	if req.Matchers, apiErr = optional(r, "selector", nil, a.opts.Parser.ParseMetricSelector); apiErr != nil {
+		return req, apiErr
 	}
 	if text := r.FormValue("max_nodes"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)

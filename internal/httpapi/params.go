@@ -75,17 +75,42 @@ func parseTime(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
 }
 
-// optionalTime parses a time parameter; byDefault if it is absent.
-func optionalTime(r *http.Request, name string, byDefault time.Time) (time.Time, *apiError) {
+// optional parses a parameter; byDefault if it is absent.
+func optional[T any](r *http.Request, name string, byDefault T, parse func(string) (T, error)) (T, *apiError) {
 	text := r.FormValue(name)
 	if text == "" {
 		return byDefault, nil
 	}
-	t, err := parseTime(text)
+	v, err := parse(text)
 	if err != nil {
-		return time.Time{}, invalidParameter(name, fmt.Errorf("invalid time value for '%s': %w", name, err))
+		return byDefault, invalidParameter(name, err)
 	}
-	return t, nil
+	return v, nil
+}
+
+func optionalTime(r *http.Request, name string, byDefault time.Time) (time.Time, *apiError) {
+	return optional(r, name, byDefault, func(text string) (time.Time, error) {
+		t, err := parseTime(text)
+		if err != nil {
+			err = fmt.Errorf("invalid time value for '%s': %w", name, err)
+		}
+		return t, err
+	})
+}
+
+// requiredRange parses `start` and `end`, both of which a request must have.
+func requiredRange(r *http.Request) (start, end time.Time, apiErr *apiError) {
+	start, err := parseTime(r.FormValue("start"))
+	if err != nil {
+		return start, end, invalidParameter("start", err)
+	}
+	if end, err = parseTime(r.FormValue("end")); err != nil {
+		return start, end, invalidParameter("end", err)
+	}
+	if end.Before(start) {
+		return start, end, invalidParameter("end", errors.New("end timestamp must not be before start time"))
+	}
+	return start, end, nil
 }
 
 // optionalRange parses `start` and `end`. Both are inclusive.
@@ -113,18 +138,13 @@ func parseDuration(s string) (time.Duration, error) {
 
 // parseLimit parses `limit`; 0 means no limit.
 func parseLimit(r *http.Request) (int, *apiError) {
-	text := r.FormValue("limit")
-	if text == "" {
-		return 0, nil
-	}
-	limit, err := strconv.Atoi(text)
-	if err == nil && limit < 0 {
-		err = errors.New("limit must be non-negative")
-	}
-	if err != nil {
-		return 0, invalidParameter("limit", err)
-	}
-	return limit, nil
+	return optional(r, "limit", 0, func(text string) (int, error) {
+		limit, err := strconv.Atoi(text)
+		if err == nil && limit < 0 {
+			err = errors.New("limit must be non-negative")
+		}
+		return limit, err
+	})
 }
 
 // hintLimit returns one more than the limit, so that a truncated result can be

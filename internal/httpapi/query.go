@@ -63,16 +63,10 @@ func (a *API) rangeQuery(r *http.Request) (preparedQuery, *apiError) {
 
 // parseSteps parses `start`, `end` and `step` of a range query.
 func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiErr *apiError) {
-	start, err := parseTime(r.FormValue("start"))
-	if err != nil {
-		return start, end, 0, invalidParameter("start", err)
+	if start, end, apiErr = requiredRange(r); apiErr != nil {
+		return start, end, 0, apiErr
 	}
-	if end, err = parseTime(r.FormValue("end")); err != nil {
-		return start, end, 0, invalidParameter("end", err)
-	}
-	if end.Before(start) {
-		return start, end, 0, invalidParameter("end", errors.New("end timestamp must not be before start time"))
-	}
+	var err error
 	if byDefault := a.opts.StoreDefaults.Step; byDefault > 0 && r.FormValue("step") == "" {
 		step = max(end.Sub(start)/250, byDefault).Truncate(time.Second)
 	} else if step, err = parseDuration(r.FormValue("step")); err != nil {

@@ -86,7 +86,7 @@ func (a *API) storeParams(r *http.Request, f purpose) (p fanout.Request, apiErr 
 	if p.Tenant, p.Matchers, apiErr = d.Tenancy.of(r); apiErr != nil {
 		return p, apiErr
 	}
-	partial, apiErr := optionalBool(r, "partial_response", d.Partial)
+	partial, apiErr := optional(r, "partial_response", d.Partial, strconv.ParseBool)
 	if apiErr != nil {
 		return p, apiErr
 	}
@@ -99,7 +99,7 @@ func (a *API) storeParams(r *http.Request, f purpose) (p fanout.Request, apiErr 
 		p.Stores = append(p.Stores, matchers)
 	}
 	if f.dedup {
-		dedup, apiErr := optionalBool(r, "dedup", true)
+		dedup, apiErr := optional(r, "dedup", true, strconv.ParseBool)
 		if apiErr != nil {
 			return p, apiErr
 		}
@@ -122,9 +122,8 @@ func (a *API) storeParams(r *http.Request, f purpose) (p fanout.Request, apiErr 
 	default:
 		return p, invalidParameter("engine", fmt.Errorf("'%s' bad engine", engine))
 	}
-	var err error
-	if p.Shard, err = parseShard(r.FormValue("shard_info")); err != nil {
-		return p, invalidParameter("shard_info", err)
+	if p.Shard, apiErr = optional(r, "shard_info", nil, parseShard); apiErr != nil {
+		return p, apiErr
 	}
 	resolution, apiErr := maxResolution(r, d.AutoDownsampling, f.resolution)
 	p.MaxResolutionMS = resolution.Milliseconds()
@@ -136,9 +135,6 @@ const shardMax = 64 << 10
 
 // parseShard parses Thanos' JSON of a vertical shard with the YAML parser, which reads JSON as well.
 func parseShard(text string) (*storeapi.Shard, error) {
-	if text == "" {
-		return nil, nil
-	}
 	if len(text) > shardMax {
 		return nil, fmt.Errorf("more than %d bytes", shardMax)
 	}
@@ -163,33 +159,17 @@ func parseShard(text string) (*storeapi.Shard, error) {
 // maxResolution parses `max_source_resolution`, the coarsest downsampling that a request
 // accepts.
 func maxResolution(r *http.Request, auto bool, byDefault time.Duration) (time.Duration, *apiError) {
-	text := r.FormValue("max_source_resolution")
-	if text == "" || text == "auto" {
-		if auto || text == "auto" {
-			return byDefault, nil
-		}
-		return 0, nil
-	}
-	d, err := parseDuration(text)
-	if err == nil && d < 0 {
-		err = errors.New("negative resolutions are not accepted. Try a positive integer")
-	}
-	if err != nil {
-		return 0, invalidParameter("max_source_resolution", err)
-	}
-	return d, nil
-}
-
-func optionalBool(r *http.Request, name string, byDefault bool) (bool, *apiError) {
-	text := r.FormValue(name)
-	if text == "" {
+	const name = "max_source_resolution"
+	if text := r.FormValue(name); text == "auto" || text == "" && auto {
 		return byDefault, nil
 	}
-	b, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, invalidParameter(name, err)
-	}
-	return b, nil
+	return optional(r, name, 0, func(text string) (time.Duration, error) {
+		d, err := parseDuration(text)
+		if err == nil && d < 0 {
+			err = errors.New("negative resolutions are not accepted. Try a positive integer")
+		}
+		return d, err
+	})
 }
 
 func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiError) {

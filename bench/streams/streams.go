@@ -15,10 +15,13 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Chunk is one encoded chunk; Encoding is Prometheus' own number.
@@ -70,6 +73,7 @@ type Task struct {
 	Querier   bool // hold all series in the buffers of ferula query, which requests what it always does
 	Noop      bool // move the same messages without encoding or decoding them
 	TLS       bool // between server and client
+	Snappy    bool // messages are compressed
 	Repeats   int
 	Check     bool // compute the digest of the received series, but do not measure time
 }
@@ -77,7 +81,9 @@ type Task struct {
 // Figures are the result of one task. Without Check they are averages over the repeats.
 type Figures struct {
 	CPUNanoseconds int64
+	Nanoseconds    int64 // from the request to the end of the response
 	Mallocs        int64
+	Writes, Bytes  int64  // of the server, to its connection
 	Digest         string // with Check
 	Error          string
 }
@@ -101,9 +107,40 @@ func Work(do func(Task) (Figures, error)) error {
 	return in.Err()
 }
 
-// Measure runs once repeats times, and returns the CPU time and the allocations of one run. The CPU time includes the
-// collection of the garbage of once, but not of earlier garbage.
-func Measure(repeats int, once func() error) (Figures, error) {
+// Listener listens on loopback. It counts the write calls of its connections, and their bytes.
+type Listener struct {
+	net.Listener
+	writes, bytes atomic.Int64
+}
+
+// Listen returns a listener on a free port.
+func Listen() (l *Listener, err error) {
+	l = &Listener{}
+	l.Listener, err = net.Listen("tcp", "127.0.0.1:0")
+	return l, err
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return counted{c, l}, err
+}
+
+type counted struct {
+	net.Conn
+	in *Listener
+}
+
+// Write implements net.Conn.
+func (c counted) Write(p []byte) (int, error) {
+	c.in.writes.Add(1)
+	c.in.bytes.Add(int64(len(p)))
+	return c.Conn.Write(p)
+}
+
+// Measure runs once repeats times, and returns the averages of CPU time, wall time, allocations and writes to l. The CPU time
+// includes the collection of the garbage of once, but not of earlier garbage.
+func Measure(l *Listener, repeats int, once func() error) (Figures, error) {
 	if err := once(); err != nil { // warms pools and connections
 		return Figures{}, err
 	}
@@ -111,17 +148,21 @@ func Measure(repeats int, once func() error) (Figures, error) {
 	debug.FreeOSMemory()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	begun := cpu()
+	writes, bytes, begun, start := l.writes.Load(), l.bytes.Load(), cpu(), time.Now()
 	for range repeats {
 		if err := once(); err != nil {
 			return Figures{}, err
 		}
 	}
+	took := time.Since(start)
 	runtime.GC()
 	used := cpu() - begun
 	runtime.ReadMemStats(&after)
 	n := int64(repeats)
-	return Figures{CPUNanoseconds: used / n, Mallocs: int64(after.Mallocs-before.Mallocs) / n}, nil
+	return Figures{
+		CPUNanoseconds: used / n, Nanoseconds: took.Nanoseconds() / n, Mallocs: int64(after.Mallocs-before.Mallocs) / n,
+		Writes: (l.writes.Load() - writes) / n, Bytes: (l.bytes.Load() - bytes) / n,
+	}, nil
 }
 
 // cpu returns the CPU time of this process, user and system, in nanoseconds.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"os"
 
 	"google.golang.org/grpc"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	_ "github.com/thanos-io/thanos/pkg/extgrpc" // its gRPC codec
+	"github.com/thanos-io/thanos/pkg/extgrpc/snappy"
 	"github.com/thanos-io/thanos/pkg/store/labelpb"
 	"github.com/thanos-io/thanos/pkg/store/storepb"
 
@@ -108,7 +108,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 		}
 		serverCreds, clientCreds = credentials.NewTLS(theirs), credentials.NewTLS(own)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := streams.Listen()
 	if err != nil {
 		return f, err
 	}
@@ -117,7 +117,11 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	defer func() { srv.Stop(); <-done }()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(clientCreds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+	calls := []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
+	if t.Snappy {
+		calls = append(calls, grpc.UseCompressor(snappy.Name))
+	}
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(clientCreds), grpc.WithDefaultCallOptions(calls...))
 	if err != nil {
 		return f, err
 	}
@@ -128,7 +132,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 		_, err := receive(client, t, d)
 		return streams.Figures{Digest: d.String()}, err
 	}
-	return streams.Measure(t.Repeats, func() error {
+	return streams.Measure(l, t.Repeats, func() error {
 		n, err := receive(client, t, nil)
 		if err == nil && n != min(t.Series, len(w.series)) {
 			err = fmt.Errorf("received %d of %d series", n, t.Series)

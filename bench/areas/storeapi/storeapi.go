@@ -109,7 +109,7 @@ func (b *bench) compare(ctx context.Context) error {
 		for _, s := range b.sides {
 			tls := s.task
 			tls.TLS = true
-			tasks := []streams.Task{s.task, tls, {Batch: stores.Batch}, {Batch: 1}}
+			tasks := []streams.Task{s.task, tls, {Batch: stores.Batch}, {Batch: 1}, {Batch: 10, Snappy: true}}
 			switch s.name {
 			case floor:
 				continue // its client does not decode
@@ -190,17 +190,56 @@ func (b *bench) streams(ctx context.Context, round int) error {
 	return nil
 }
 
+// size is a stream of so many series in batches of so many.
+type size struct {
+	series, batch int
+	snappy        bool
+}
+
+func (z size) what(samples int) string {
+	what := fmt.Sprintf("%d samples x %d series, batch %d", samples, z.series, z.batch)
+	if z.snappy {
+		what += ", snappy"
+	}
+	return what
+}
+
+// sizesOf are the sizes of streams of series of so many samples: with 100 samples also those of the discussion about batches.
+func sizesOf(samples int) (all []size) {
+	for _, series := range []int{100, 1000, 10_000, seriesCount} {
+		all = append(all, size{series, stores.Batch, false})
+		for _, batch := range []int{1, 10, 100, 1000} {
+			if samples == 100 && series <= 1000 && batch <= series {
+				all = append(all, size{series, batch, false}, size{series, batch, true})
+			}
+		}
+	}
+	return all
+}
+
+// moved is the least number of series that a reading of a size moves.
+const moved = 20_000
+
 // sizes takes a reading of every size of a stream. Both sides get the request that Thanos sends.
 func (b *bench) sizes(ctx context.Context, round int) error {
 	for _, samples := range sampleCounts {
-		for _, series := range []int{100, 1000, 10_000, seriesCount} {
+		for _, z := range sizesOf(samples) {
 			for _, s := range []side{b.sides[0], b.sides[2]} {
-				f, err := b.do(ctx, s, samples, series, streams.Task{Batch: stores.Batch, Repeats: seriesCount / series})
+				repeats := max(1, moved/z.series)
+				if z.batch == stores.Batch {
+					repeats = seriesCount / z.series
+				}
+				f, err := b.do(ctx, s, samples, z.series, streams.Task{Batch: z.batch, Snappy: z.snappy, Repeats: repeats})
 				if err != nil {
 					return err
 				}
-				what := fmt.Sprintf("CPU: %d samples x %d series, batch %d", samples, series, stores.Batch)
-				b.Add(round, s.name, what, nanosecondsASeries, float64(f.CPUNanoseconds)/float64(series))
+				of, n := z.what(samples), float64(z.series)
+				b.Add(round, s.name, "CPU: "+of, nanosecondsASeries, float64(f.CPUNanoseconds)/n)
+				if z.batch != stores.Batch {
+					b.Add(round, s.name, "time: "+of, nanosecondsASeries, float64(f.Nanoseconds)/n)
+					b.Add(round, s.name, "bytes of a series: "+of, area.Bytes, float64(f.Bytes)/n)
+					b.Add(round, s.name, "write calls for a stream: "+of, area.Count, float64(f.Writes))
+				}
 			}
 		}
 	}
@@ -260,7 +299,7 @@ func (b *bench) conclude() {
 		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with deltas. Each client converts labels to the engine's type and reads the chunks, then releases them. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
 		"ferula's source holds encoded label sets and consecutive chunks, as the mapped files of a block do. Thanos' source holds encoded messages.",
 		"gRPC alone sends the encoded messages that ferula sends without deltas, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without deltas.",
-		"With a number of series and a batch size both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB; all figures are per series.",
+		"With a number of series and a batch size both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB; all figures but write calls are per series. Bytes and write calls are those of the server to its connection: messages, frames and headers. Thanos' flag of the batch size, --query.series-response-batch-size, is ferula query's, too.",
 		"Growth is that of a server that generates its series while it sends them, so that only the memory of the server itself can grow.",
 		"Queriers are processes between a client and ferula serve as the store; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of the CPU is the engine. For the first query ferula's querier sends its steps, and the store leaves out the samples between them, at the cost of the store, whose CPU is not counted here; Thanos query gets whole chunks. The second query needs all samples.",
 		"Hop: a client requests batches of 64, as Thanos does, and receives every series; both stores have the same series with different replica labels, so that the series of the two alternate.",

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -105,7 +104,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if t.Noop {
 		return noop(t, held)
 	}
-	c, err := connect(t.TLS, func(s *grpc.Server) {
+	c, err := connect(t, func(s *grpc.Server) {
 		storeapi.NewServer(&stores.Memory{Times: times, Select: stores.Held(held)}, storeapi.ServerOptions{}).Register(s)
 	}, storeapi.GRPCServerOptions())
 	if err != nil {
@@ -113,7 +112,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	}
 	defer c.close()
 	if t.Querier {
-		return keep(t, held, c.conn.Target())
+		return keep(t, held, c)
 	}
 	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, NoDeltas: t.NoDeltas})
 	if t.Check {
@@ -121,7 +120,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 		_, err := receive(client, t, d)
 		return streams.Figures{Digest: d.String()}, err
 	}
-	return streams.Measure(t.Repeats, func() error {
+	return streams.Measure(c.listener, t.Repeats, func() error {
 		n, err := receive(client, t, nil)
 		if err == nil && n != len(held) {
 			err = fmt.Errorf("received %d of %d series", n, len(held))
@@ -132,29 +131,35 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 
 // connection is a server with a client connected to it.
 type connection struct {
-	conn   *grpc.ClientConn
-	server *grpc.Server
-	done   chan struct{}
+	listener *streams.Listener
+	conn     *grpc.ClientConn
+	server   *grpc.Server
+	done     chan struct{}
 }
 
-// connect starts a server, and a client of it: both with TLS, or both without.
-func connect(withTLS bool, register func(*grpc.Server), opts []grpc.ServerOption) (*connection, error) {
+// connect starts a server, and a client of it, with the transport of a task.
+func connect(t streams.Task, register func(*grpc.Server), opts []grpc.ServerOption) (*connection, error) {
 	server, client := insecure.NewCredentials(), insecure.NewCredentials()
-	if withTLS {
+	if t.TLS {
 		theirs, own, err := streams.TLSConfigs()
 		if err != nil {
 			return nil, err
 		}
 		server, client = credentials.NewTLS(theirs), credentials.NewTLS(own)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := streams.Listen()
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{server: grpc.NewServer(append(opts, grpc.Creds(server))...), done: make(chan struct{})}
+	c := &connection{listener: l, server: grpc.NewServer(append(opts, grpc.Creds(server))...), done: make(chan struct{})}
 	register(c.server)
 	go func() { defer close(c.done); _ = c.server.Serve(l) }()
-	c.conn, err = grpc.NewClient(l.Addr().String(), append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(client))...)
+	dial := append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(client))
+	if t.Snappy {
+		storeapi.RegisterSnappy()
+		dial = append(dial, grpc.WithDefaultCallOptions(grpc.UseCompressor(storeapi.Snappy)))
+	}
+	c.conn, err = grpc.NewClient(l.Addr().String(), dial...)
 	if err != nil {
 		c.server.Stop()
 		return nil, err

@@ -80,7 +80,7 @@ func noop(t streams.Task, held []stores.Series) (streams.Figures, error) {
 	register := func(s *grpc.Server) {
 		s.RegisterService(&grpc.ServiceDesc{ServiceName: "noop", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Stream", Handler: handler, ServerStreams: true}}}, struct{}{})
 	}
-	c, err := connect(t.TLS, register, []grpc.ServerOption{grpc.ForceServerCodecV2(noopCodec{}), grpc.ReadBufferSize(128 << 10), grpc.WriteBufferSize(128 << 10)})
+	c, err := connect(t, register, []grpc.ServerOption{grpc.ForceServerCodecV2(noopCodec{}), grpc.ReadBufferSize(128 << 10), grpc.WriteBufferSize(128 << 10)})
 	if err != nil {
 		return streams.Figures{}, err
 	}
@@ -108,5 +108,5 @@ func noop(t streams.Task, held []stores.Series) (streams.Figures, error) {
 		}
 		return nil
 	}
-	return streams.Measure(t.Repeats, once)
+	return streams.Measure(c.listener, t.Repeats, once)
 }

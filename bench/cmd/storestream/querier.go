@@ -50,10 +50,10 @@ func (q *promql) receive(ctx context.Context, look func(storage.SeriesSet) error
 	return errors.Join(look(set), set.Err())
 }
 
-// keep runs a task of the querier over the store at address, which holds these series.
-func keep(t streams.Task, held []stores.Series, address string) (f streams.Figures, err error) {
+// keep runs a task of the querier over a store that holds these series.
+func keep(t streams.Task, held []stores.Series, store *connection) (f streams.Figures, err error) {
 	ctx := context.Background()
-	q, err := newPromQL(ctx, address)
+	q, err := newPromQL(ctx, store.conn.Target())
 	if err != nil {
 		return f, err
 	}
@@ -65,7 +65,7 @@ func keep(t streams.Task, held []stores.Series, address string) (f streams.Figur
 		})
 		return f, err
 	}
-	return streams.Measure(t.Repeats, func() error {
+	return streams.Measure(store.listener, t.Repeats, func() error {
 		return q.receive(ctx, func(set storage.SeriesSet) error {
 			n := 0
 			for set.Next() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -243,7 +244,7 @@ func (b *Bench) Costs(ctx context.Context, round int, side string, server *proc.
 	}
 	n := float64(w.Repeats)
 	b.Add(round, side, "CPU: "+w.What, Seconds, cpu.Seconds()/n)
-	if first > 0 { // of HTTP only
+	if first > 0 { // the client knows it
 		b.Add(round, side, "first byte: "+w.What, Seconds, first.Seconds()/n)
 	}
 	b.Add(round, side, "last byte: "+w.What, Seconds, last.Seconds()/n)
@@ -279,6 +280,21 @@ func Around(sides []*Side, measure func(s *Side, work func() error) error, work 
 		work = func() error { return measure(s, inner) }
 	}
 	return work()
+}
+
+// BytesBelow returns the bytes of the files below a directory, or of a file.
+func BytesBelow(path string) (size float64, err error) {
+	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			size += float64(info.Size())
+		}
+		return err
+	})
+	return size, err
 }
 
 // CPUOf returns the CPU time of this process for one of n calls, with the collection of their garbage.

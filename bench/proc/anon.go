@@ -21,10 +21,17 @@ var ErrUnsettled = errors.New("anonymous memory does not settle")
 type Growth struct {
 	Idle int64 // bytes, after a collection, before the work
 	Peak int64 // bytes, the highest reading while it worked
+
+	course []int64 // all readings, at equal intervals
 }
 
 // Bytes returns the growth in bytes.
 func (g Growth) Bytes() int64 { return max(0, g.Peak-g.Idle) }
+
+// At returns the growth in bytes at a share of the time of the work.
+func (g Growth) At(share float64) int64 {
+	return max(0, g.course[int(share*float64(len(g.course)-1))]-g.Idle)
+}
 
 // GrowthDuring measures how the server's anonymous memory grows during work. Go returns memory to the kernel slowly, so that only
 // the first call on a fresh process sees all of the growth: start one for each measurement.
@@ -34,7 +41,9 @@ func (s *Server) GrowthDuring(ctx context.Context, work func() error) (Growth, e
 		return Growth{}, err
 	}
 	g := Growth{Idle: idle, Peak: idle}
-	stop := Watch(s.Pid(), anonEvery, func(_ time.Duration, anon int64) { g.Peak = max(g.Peak, anon) })
+	stop := Watch(s.Pid(), anonEvery, func(_ time.Duration, anon int64) {
+		g.Peak, g.course = max(g.Peak, anon), append(g.course, anon)
+	})
 	err = work()
 	stop()
 	return g, err

@@ -9,8 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/google/pprof/profile"
 )
 
 // ErrDied means that a server ended although it was not stopped.
@@ -28,7 +31,7 @@ type Spec struct {
 	Path  string                     // the program
 	Args  func(addr string) []string // its flags, given the loopback address to listen on
 	Env   []string                   // in addition to PATH and HOME; nothing else is inherited
-	Ready string                     // path that returns 200 when the server is ready
+	Ready string                     // path that returns 200 when the server is ready; empty: it is when it accepts connections
 	Log   string                     // file for its output
 }
 
@@ -201,6 +204,22 @@ func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, e
 	return max(0, at[2]-at[1]-overhead), nil
 }
 
+// ProfileDuring returns a CPU profile of the server over some seconds that begin with work, and work's error.
+func (s *Server) ProfileDuring(ctx context.Context, seconds int, work func() error) (*profile.Profile, error) {
+	var body []byte
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		body, _, err = s.Fetch(ctx, Request{Path: fmt.Sprintf("/debug/pprof/profile?seconds=%d", seconds)})
+	}()
+	failed := work()
+	if <-done; errors.Join(failed, err) != nil {
+		return nil, errors.Join(failed, err)
+	}
+	return profile.ParseData(body)
+}
+
 func (s *Server) waitReady(ctx context.Context, path string) error {
 	return Until(ctx, readyTimeout, 20*time.Millisecond, s.name+" is ready", func() error {
 		select {
@@ -208,10 +227,20 @@ func (s *Server) waitReady(ctx context.Context, path string) error {
 			return fmt.Errorf("%w: %s does not start", errFinal, s.name)
 		default:
 		}
+		if path == "" {
+			c, err := net.Dial("tcp", s.Address())
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		}
 		_, err := s.Get(ctx, Request{Path: path}, io.Discard)
 		return err
 	})
 }
+
+// Address returns the server's address, without a scheme.
+func (s *Server) Address() string { return strings.TrimPrefix(s.URL(), "http://") }
 
 func (s *Server) logTail() string {
 	text, err := os.ReadFile(s.log)

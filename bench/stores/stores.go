@@ -57,8 +57,8 @@ func Dial(address string, opts storeapi.ClientOptions) (c *Client, err error) {
 // Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// messages counts the messages that a client receives, and their bytes.
-type messages struct{ n, bytes atomic.Int64 }
+// messages counts the messages that a client receives, and their bytes. first is the time of the first one, in ns.
+type messages struct{ n, bytes, first atomic.Int64 }
 
 func (*messages) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
 func (*messages) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
@@ -67,6 +67,7 @@ func (*messages) HandleConn(context.Context, stats.ConnStats)                   
 // HandleRPC implements stats.Handler.
 func (m *messages) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if in, ok := s.(*stats.InPayload); ok {
+		m.first.CompareAndSwap(0, time.Now().UnixNano())
 		m.n.Add(1)
 		m.bytes.Add(int64(in.WireLength))
 	}
@@ -76,7 +77,7 @@ func (m *messages) HandleRPC(_ context.Context, s stats.RPCStats) {
 type Response struct {
 	Series, Chunks  int
 	Messages, Bytes int64
-	Elapsed         time.Duration
+	First, Elapsed  time.Duration // from the request to the first message, and to the end
 }
 
 // Request returns a request of all series of a metric; both times are inclusive.
@@ -90,6 +91,7 @@ func (c *Client) Receive(ctx context.Context, r storeapi.SeriesRequest, each fun
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	begun, n, bytes := time.Now(), c.in.n.Load(), c.in.bytes.Load()
+	c.in.first.Store(0)
 	set := c.client.Series(ctx, r)
 	defer func() { err = errors.Join(err, set.Close()) }()
 	for set.Next() {
@@ -103,6 +105,7 @@ func (c *Client) Receive(ctx context.Context, r storeapi.SeriesRequest, each fun
 		}
 	}
 	a.Messages, a.Bytes, a.Elapsed = c.in.n.Load()-n, c.in.bytes.Load()-bytes, time.Since(begun)
+	a.First = time.Duration(c.in.first.Load() - begun.UnixNano())
 	return a, set.Err()
 }
 

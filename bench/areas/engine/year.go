@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -83,30 +82,15 @@ func summarized(ctx context.Context, b *area.Bench, s *area.Side) error {
 	}); err != nil {
 		return err
 	}
-	side, err := sizeOf(filepath.Join(dir, "summaries"))
+	side, err := area.BytesBelow(filepath.Join(dir, "summaries"))
 	b.Add(1, s.Name, sideBytes, area.Bytes, side)
 	all := 0.0
 	for _, meta := range metas {
-		size, e := sizeOf(filepath.Dir(meta))
+		size, e := area.BytesBelow(filepath.Dir(meta))
 		all, err = all+size, errors.Join(err, e)
 	}
 	b.Add(1, s.Name, blockBytes, area.Bytes, all)
 	return err
-}
-
-// sizeOf returns the bytes of the files below a directory.
-func sizeOf(dir string) (size float64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			size += float64(info.Size())
-		}
-		return err
-	})
-	return size, err
 }
 
 // concludeYear computes the measures of long ranges.

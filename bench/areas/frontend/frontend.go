@@ -13,7 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
+	"os/exec"
+	"time"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/canned"
@@ -69,8 +72,9 @@ const inMemory = `--query-range.response-cache-config={"type": "IN-MEMORY", "con
 // front is a process under test in front of a canned downstream.
 type front struct {
 	*area.Side
-	down  *canned.Server
-	flags []string
+	down     *canned.Server
+	response *canned.Response
+	flags    []string
 }
 
 // request is one way to request the response.
@@ -113,7 +117,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	if b.response, err = canned.Render(small); err != nil {
 		return err
 	}
-	for _, part := range []func(context.Context) error{b.memory, b.processes, b.caches, b.small, b.growths, b.real} {
+	for _, part := range []func(context.Context) error{b.memory, b.processes, b.caches, b.stored, b.small, b.growths, b.real} {
 		if err := part(ctx); err != nil {
 			return err
 		}
@@ -124,7 +128,7 @@ func run(ctx context.Context, of *area.Bench) error {
 
 // front returns a front of a side in front of a canned downstream.
 func (b *bench) front(side, dir string, down *canned.Server, flags ...string) *front {
-	return &front{b.Side(side, b.programs[side], dir), down, flags}
+	return &front{b.Side(side, b.programs[side], dir), down, b.response, flags}
 }
 
 // launch launches a front.
@@ -241,7 +245,7 @@ func (b *bench) costs(ctx context.Context, round int, j job) error {
 	}
 	what := j.request.what
 	return b.Costs(ctx, round, j.Name, j.Server, area.Work{What: what, Repeats: j.repeats, Mallocs: round == 1, Send: func() (proc.Response, error) {
-		a, err := b.send(ctx, j.front, b.response, j.request, io.Discard)
+		a, err := b.send(ctx, j.front, j.response, j.request, io.Discard)
 		if err == nil {
 			err = b.SameLength(j.Name, what, a.Bytes)
 		}
@@ -252,7 +256,7 @@ func (b *bench) costs(ctx context.Context, round int, j job) error {
 // rounds compares the response of each job and then takes their readings in turn.
 func (b *bench) rounds(ctx context.Context, what string, jobs []job) error {
 	for _, j := range jobs {
-		if err := b.compare(ctx, j.front, b.response, j.request); err != nil {
+		if err := b.compare(ctx, j.front, j.response, j.request); err != nil {
 			return err
 		}
 	}
@@ -304,10 +308,72 @@ func (b *bench) caches(ctx context.Context) error {
 	}, b.response)
 }
 
+// storeds are servers of caches: how they are started, and how a frontend is told of one.
+var storeds = []struct {
+	program, config string
+	flags           func(port string) []string
+}{
+	{"memcached", `{type: MEMCACHED, config: {addresses: ['%s']}}`, func(port string) []string {
+		return []string{"-p", port, "-l", "127.0.0.1", "-u", "daemon", "-U", "0"}
+	}},
+	{"redis-server", `{type: REDIS, config: {addr: '%s'}}`, func(port string) []string {
+		return []string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"}
+	}},
+}
+
+// storedSeries are as many as the default limit of an item of memcached, 1 MiB, lets both frontends store.
+const storedSeries = 100
+
+// stored measures hits in memcached and Redis: a server for each frontend.
+func (b *bench) stored(ctx context.Context) error {
+	spec := small
+	spec.Series, spec.Zip = storedSeries, false
+	response, err := canned.Render(spec)
+	if err != nil {
+		return err
+	}
+	b.Note(fmt.Sprintf("Hits in memcached and redis-server: %d series, a server for each frontend, CPU of the frontend only. Without the program there is no row.", storedSeries))
+	for _, c := range storeds {
+		path, err := exec.LookPath(c.program)
+		if err != nil {
+			b.Logf("no rows: %v", err)
+			continue
+		}
+		program := peer.Program{Name: c.program, Path: path}
+		launch := func(s *area.Side) (proc.Spec, error) {
+			return proc.Spec{Name: c.program, Path: path, Log: s.Log(), Args: func(address string) []string {
+				_, port, _ := net.SplitHostPort(address)
+				return c.flags(port)
+			}}, nil
+		}
+		theirs, ours := b.Side(c.program, program, c.program+"-thanos"), b.Side(c.program, program, c.program+"-ferula")
+		err = b.With(ctx, launch, func() error {
+			return overCanned(true, func(down *canned.Server) error {
+				var fronts []*front
+				var jobs []job
+				for side, server := range map[string]*area.Side{thanos: theirs, ferula: ours} {
+					flag := "--query-range.response-cache-config=" + fmt.Sprintf(c.config, server.Address())
+					f := b.front(side, side+"-"+c.program, down, flag)
+					f.response = response
+					fronts = append(fronts, f)
+					jobs = append(jobs, job{f, request{what: "cache hit, " + c.program, hit: true}, 20})
+				}
+				return b.with(ctx, func() error {
+					return errors.Join(b.fill(ctx, fronts[0]), b.fill(ctx, fronts[1]), b.rounds(ctx, c.program, jobs))
+				}, fronts...)
+			}, response)
+		}, theirs, ours)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.program, err)
+		}
+	}
+	return nil
+}
+
 // fill sends requests until the response comes from the cache.
 func (b *bench) fill(ctx context.Context, f *front) error {
 	for range fills {
-		a, err := f.Get(ctx, f.requestFor(b.response, cacheHit), io.Discard)
+		a, err := f.Get(ctx, f.requestFor(f.response, cacheHit), io.Discard)
 		served, unknown := f.down.Take()
 		if err := errors.Join(err, unknown); err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
@@ -319,6 +385,9 @@ func (b *bench) fill(ctx context.Context, f *front) error {
 				return fmt.Errorf("%s: %w, it reports %q", f.Name, errMiss, state)
 			}
 			return nil
+		}
+		if err := proc.Wait(ctx, 100*time.Millisecond); err != nil { // it is stored in the background
+			return err
 		}
 	}
 	return fmt.Errorf("%s: %w after %d queries", f.Name, errMiss, fills)

@@ -57,7 +57,7 @@ func frontForTest(t *testing.T, side string, a *canned.Response, text []byte, pa
 		w.Write(text)
 	}))
 	t.Cleanup(srv.Close)
-	return &front{&area.Side{Name: side, Server: &proc.Server{Client: proc.NewClient(srv.URL)}}, down, nil}
+	return &front{&area.Side{Name: side, Server: &proc.Server{Client: proc.NewClient(srv.URL)}}, down, nil, nil}
 }
 
 func benchForTest(a *canned.Response) *bench {

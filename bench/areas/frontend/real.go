@@ -6,7 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/google/pprof/profile"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -64,7 +70,7 @@ func (b *bench) real(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return b.inFront(ctx, querier, "behind Thanos query", "the same query (%.1f MB) in front of thanos query, with thanos sidecar and Prometheus behind it; the querier itself takes %.2g s for the whole query, without gzip. Its responses end with an empty member \"analysis\", which neither frontend forwards and which is not compared. Thanos' frontend requests gzip, ferula's does not.")
+			return b.inFront(ctx, querier, behindQuery, "the same query (%.1f MB) in front of thanos query, with thanos sidecar and Prometheus behind it; the querier itself takes %.2g s for the whole query, without gzip. Its responses end with an empty member \"analysis\", which neither frontend forwards and which is not compared. Thanos' frontend requests gzip, ferula's does not.")
 		}, sidecar, querier)
 	}, prometheus)
 }
@@ -84,12 +90,61 @@ func (b *bench) inFront(ctx context.Context, server *area.Side, what, note strin
 			row += ", client " + encoding
 		}
 		fronts := []*area.Side{b.Side(thanos, b.programs[thanos], "real-thanos"), b.Side(ferula, b.programs[ferula], "real-ferula")}
-		if err := b.With(ctx, launch, func() error { return b.measureReal(ctx, row, q, want, fronts) }, fronts...); err != nil {
+		err := b.With(ctx, launch, func() error {
+			if err := b.measureReal(ctx, row, q, want, fronts); err != nil || row != behindQuery {
+				return err
+			}
+			return b.profiled(ctx, q, server, fronts[0])
+		}, fronts...)
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+const (
+	behindQuery    = "behind Thanos query"
+	profileSeconds = 12 // longer than the query
+)
+
+// profiled records where a query takes CPU: decoding and encoding in Thanos' frontend, encoding in the querier behind it.
+func (b *bench) profiled(ctx context.Context, q area.Query, querier, frontend *area.Side) error {
+	get := func() error { _, err := frontend.Get(ctx, q.Request(), io.Discard); return err }
+	var behind *profile.Profile
+	before, err := frontend.ProfileDuring(ctx, profileSeconds, func() (err error) {
+		behind, err = querier.ProfileDuring(ctx, profileSeconds, get)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, in := range []struct {
+		profile        *profile.Profile
+		what, function string
+	}{
+		{before, "profile, decode", ").DecodeResponse"}, {before, "profile, encode", ").EncodeResponse"},
+		{behind, "querier's profile, encode", "json-iterator/go."},
+	} {
+		b.Add(1, thanos, behindQuery+": "+in.what, area.Seconds, secondsIn(in.profile, in.function))
+	}
+	return nil
+}
+
+// secondsIn returns the CPU seconds of a profile in functions with a part of their name, and in what they call.
+func secondsIn(p *profile.Profile, function string) (seconds float64) {
+	has := func(l *profile.Location) bool {
+		return slices.ContainsFunc(l.Line, func(l profile.Line) bool { return strings.Contains(l.Function.Name, function) })
+	}
+	for _, s := range p.Sample {
+		if slices.ContainsFunc(s.Location, has) {
+			seconds += float64(s.Value[1]) / 1e9
+		}
+	}
+	return seconds
+}
+
+var fetchTime = regexp.MustCompile(`fetch;dur=([0-9.]+)`)
 
 func (b *bench) measureReal(ctx context.Context, what string, q area.Query, want []byte, fronts []*area.Side) error {
 	send := func(s *area.Side, w io.Writer) (proc.Response, error) {
@@ -118,6 +173,10 @@ func (b *bench) measureReal(ctx context.Context, what string, q area.Query, want
 		b.Add(round, s.Name, what+": last byte", area.Seconds, a.Elapsed.Seconds())
 		b.Add(round, s.Name, what+": first byte", area.Seconds, a.FirstByte.Seconds())
 		b.Add(round, s.Name, what+": CPU of the frontend", area.Seconds, cpu.Seconds())
+		if found := fetchTime.FindStringSubmatch(a.Header.Get("Server-Timing")); found != nil && what == behindQuery {
+			ms, _ := strconv.ParseFloat(found[1], 64) // the expression has digits only
+			b.Add(round, s.Name, what+": Server-Timing fetch", area.Seconds, ms/1000)
+		}
 		return err
 	})
 }

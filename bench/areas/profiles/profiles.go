@@ -43,6 +43,7 @@ func run(ctx context.Context, b *area.Bench) error {
 		"naive (select): parquet-go's GenericReader over the same file, of the five columns that the result needs, into maps.",
 		fmt.Sprintf("Merges, pushes, bytes: %d services, %d functions, %d samples of depth %d to %d out of %d stacks a service, two sample types (objects, bytes).", services, functions, samples, depthMin, depthMax, stacks),
 		"naive (merge): google/pprof's ParseData of every profile and Merge in groups of 50. naive (push): ParseData alone.",
+		"Recorded profiles are of the bench itself: the runtime's profiles of CPU and heap, four of each, recorded at the run while profiles were merged, and pushed again and again with other times and ids. Pyroscope's server is not measured.",
 		"A push includes decoding, the write-ahead log, its sync and the head; 16 clients push concurrently. Times are process CPU. Over HTTP it is that of a ferula serve, whose push.v1 gets one profile a request. The goal adds the parts of a flush and of one merge of four blocks.",
 	)
 	return nil

@@ -1,11 +1,12 @@
 package profiles
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
+	rpprof "runtime/pprof"
 
 	googlepprof "github.com/google/pprof/profile"
 
@@ -39,8 +40,19 @@ func whole(ctx context.Context, b *area.Bench) (err error) {
 		gz += len(pushed[i].Raw)
 	}
 	b.Logf("%d profiles of %d bytes, gzipped", len(pushed), gz/len(pushed))
-	if err := pushes(ctx, b, pushed[:profilesPushed]); err != nil {
+	var want int64
+	for _, total := range totals[:profilesPushed] {
+		want += total
+	}
+	if err := pushes(ctx, b, "", pushed[:profilesPushed], heapType, want); err != nil {
 		return err
+	}
+	ofBench, want, err := recorded(pushed[:profilesMerged/4])
+	if err == nil {
+		err = pushes(ctx, b, ", recorded", ofBench, cpuType, want)
+	}
+	if err != nil {
+		return fmt.Errorf("recorded profiles: %w", err)
 	}
 	if err := pushesOverHTTP(ctx, b, pushed[:profilesPushed], totals); err != nil {
 		return err
@@ -51,7 +63,10 @@ func whole(ctx context.Context, b *area.Bench) (err error) {
 				return err
 			}
 		}
-		flushed := bytesBelow(filepath.Join(dir, "profiles"))
+		flushed, err := area.BytesBelow(filepath.Join(dir, "profiles"))
+		if err != nil {
+			return err
+		}
 		cpu, err := used(func() error { return s.Compact(ctx) })
 		if err != nil {
 			return err
@@ -61,11 +76,12 @@ func whole(ctx context.Context, b *area.Bench) (err error) {
 		if _, err := blocksIn(dir, 1); err != nil {
 			return err
 		}
+		compacted, err := area.BytesBelow(filepath.Join(dir, "profiles"))
 		b.Add(1, naive, "bytes a profile: pushed, gzipped", area.Bytes, float64(gz)/profilesWhole)
 		b.Add(1, ferula, "bytes a profile: flushed", area.Bytes, flushed/profilesWhole)
-		b.Add(1, ferula, compactedBytes, area.Bytes, bytesBelow(filepath.Join(dir, "profiles"))/profilesWhole)
+		b.Add(1, ferula, compactedBytes, area.Bytes, compacted/profilesWhole)
 		b.Own("profiles/bytes-per-profile", 1, compactedBytes)
-		return merges(ctx, b, s, pushed)
+		return errors.Join(err, merges(ctx, b, s, pushed))
 	})
 }
 
@@ -80,19 +96,6 @@ func blocksIn(dir string, want int) ([]string, error) {
 	return files, err
 }
 
-// bytesBelow returns the bytes of the blocks. The log is empty at that time.
-func bytesBelow(dir string) (sum float64) {
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			if info, err := d.Info(); err == nil {
-				sum += float64(info.Size())
-			}
-		}
-		return err
-	})
-	return sum
-}
-
 // pushAll pushes one profile at a time, from several clients at once.
 func pushAll(ctx context.Context, s *store.Store, pushed []series.RawProfile) error {
 	return proc.Parallel(clients, func(c int) error {
@@ -105,16 +108,17 @@ func pushAll(ctx context.Context, s *store.Store, pushed []series.RawProfile) er
 	})
 }
 
-func pushes(ctx context.Context, b *area.Bench, pushed []series.RawProfile) error {
+// pushes measures pushes and a flush. The values of a type must have this sum in the store.
+func pushes(ctx context.Context, b *area.Bench, more string, pushed []series.RawProfile, of series.Type, want int64) error {
 	each := func(round int, side, what string, f func() error) error {
 		t, err := used(f)
-		b.Add(round, side, what, area.Seconds, t/float64(len(pushed)))
+		b.Add(round, side, what+more, area.Seconds, t/float64(len(pushed)))
 		return err
 	}
 	parse := func() error {
 		for i := range pushed {
 			p, err := googlepprof.ParseData(pushed[i].Raw)
-			if err == nil && len(p.Sample) != samples {
+			if err == nil && (len(p.Sample) == 0 || more == "" && len(p.Sample) != samples) {
 				err = fmt.Errorf("%w: %d samples", area.ErrUnequal, len(p.Sample))
 			}
 			if err != nil {
@@ -123,16 +127,66 @@ func pushes(ctx context.Context, b *area.Bench, pushed []series.RawProfile) erro
 		}
 		return nil
 	}
-	return b.EachRound(pushCPU, func(round int) error {
+	return b.EachRound(pushCPU+more, func(round int) error {
 		if err := each(round, naive, pushCPU, parse); err != nil {
 			return err
 		}
 		return inStore("", store.Options{}, func(s *store.Store, _ string) error {
-			return errors.Join(
+			err := errors.Join(
 				each(round, ferula, pushCPU, func() error { return pushAll(ctx, s, pushed) }),
 				each(round, ferula, flushCPU, func() error { return s.Flush(ctx) }))
+			if err != nil {
+				return err
+			}
+			flame, err := query.New(query.Options{}, s).MergeFlame(ctx, &series.MergeRequest{
+				Tenant: tenant, Type: of, StartMS: epochMS, EndMS: epochMS + hourMS,
+			})
+			if err == nil && flame.Total != want {
+				err = fmt.Errorf("%w: the profiles have %d, the store %d", area.ErrUnequal, want, flame.Total)
+			}
+			return err
 		})
 	})
+}
+
+// recordings of each type are made, and pushed again and again with other times and ids.
+const recordings = 4
+
+// recorded returns profiles that the runtime recorded of this process, as it merged some: of its CPU and of its heap, in turn.
+// sum are the nanoseconds of those of CPU.
+func recorded(merged []series.RawProfile) (pushed []series.RawProfile, sum int64, err error) {
+	var made [][]byte
+	var nanoseconds [recordings]int64
+	for i := range recordings {
+		var cpu, heap bytes.Buffer
+		if err := rpprof.StartCPUProfile(&cpu); err != nil {
+			return nil, 0, err
+		}
+		_, err := mergeNaively(merged)
+		rpprof.StopCPUProfile()
+		if err = errors.Join(err, rpprof.WriteHeapProfile(&heap)); err != nil {
+			return nil, 0, err
+		}
+		p, err := googlepprof.ParseData(cpu.Bytes())
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, s := range p.Sample {
+			nanoseconds[i] += s.Value[1]
+		}
+		made = append(made, cpu.Bytes(), heap.Bytes())
+	}
+	for i := range profilesPushed {
+		name := "memory"
+		if i%2 == 0 {
+			name, sum = "process_cpu", sum+nanoseconds[i%len(made)/2]
+		}
+		pushed = append(pushed, series.RawProfile{Labels: labelsOf(name, serviceName(0), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: made[i%len(made)]})
+	}
+	if sum == 0 {
+		err = fmt.Errorf("%w: a CPU profile has no samples", area.ErrEmpty)
+	}
+	return pushed, sum, err
 }
 
 func merges(ctx context.Context, b *area.Bench, s *store.Store, pushed []series.RawProfile) error {

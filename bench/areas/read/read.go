@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"os/exec"
@@ -181,16 +180,8 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 	if !strings.Contains(stderr.String(), want) {
 		return e, fmt.Errorf("%w: ferula read does not report %q: %s", area.ErrUnequal, want, stderr.Bytes())
 	}
-	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			e.bytes += info.Size()
-		}
-		return err
-	})
+	size, err := area.BytesBelow(path)
+	e.bytes = int64(size)
 	return e, err
 }
 

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -38,6 +40,8 @@ const (
 	hourMS  = 3600_000
 	readers = 16
 	repeats = 3 // requests for one measurement of CPU
+
+	tolerance = 1e-9 // engines may add values in another order
 
 	// slowBytesPerSecond is the rate of a slow reader: a response of chunks takes it about a minute.
 	slowBytesPerSecond = 2 << 20
@@ -195,7 +199,7 @@ func (b *bench) great(ctx context.Context) error {
 	if err := b.compare(ctx, floats(), chunks8h(), samples8h(), of2h(chunks), of2h(samples), chunksCut()); err != nil {
 		return err
 	}
-	if err := b.costs(ctx, chunks8h(), samples8h(), chunksCut()); err != nil {
+	if err := errors.Join(b.costs(ctx, chunks8h(), samples8h(), chunksCut()), b.queried(ctx)); err != nil {
 		return err
 	}
 	return b.EachRound("floor and times", func(round int) error {
@@ -214,6 +218,55 @@ func (b *bench) great(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// queried measures each program as it evaluates PromQL over remote_read, and the server that it reads.
+func (b *bench) queried(ctx context.Context) error {
+	q := area.EightHours("sum by (namespace), 8 h", "sum by (namespace) (bench_metric)", 20)
+	var readers []*area.Side
+	reads := map[*area.Side]*area.Side{}
+	for _, from := range b.sides {
+		for _, program := range b.sides {
+			reader := b.Side(program.Name, program.Program, program.Name+"-reads-"+from.Name)
+			readers, reads[reader] = append(readers, reader), from
+		}
+	}
+	launch := func(s *area.Side) (proc.Spec, error) {
+		config := fmt.Sprintf("remote_read: [{url: '%s/api/v1/read', read_recent: true}]", reads[s].URL())
+		return b.TSDB(ctx, area.TSDB{Config: config})(s)
+	}
+	return b.With(ctx, launch, func() error {
+		var first model.Matrix
+		for _, s := range readers {
+			body, _, err := s.Fetch(ctx, q.Request())
+			if err != nil {
+				return fmt.Errorf("%s over remote_read: %w", s.Name, err)
+			}
+			got, err := area.DecodeMatrix(body)
+			if first == nil {
+				first = got
+			}
+			if err = errors.Join(err, q.Complete(got), area.SameMatrix(q.What+", over remote_read", got, first, tolerance)); err != nil {
+				return err
+			}
+		}
+		b.Logf("responses are equal: %s, over remote_read", q.What)
+		return b.InTurn("PromQL over remote_read", readers, func(round int, s *area.Side) error {
+			measure := func(of *area.Side, work func() error) error {
+				what := "CPU of the server that " + s.Name + " queries by remote_read: "
+				if of == s {
+					what = "CPU of " + s.Name + " that queries by remote_read: "
+				}
+				cpu, err := of.CPUDuring(ctx, work)
+				b.Add(round, reads[s].Name, what+q.What, area.Seconds, cpu.Seconds())
+				return err
+			}
+			return area.Around([]*area.Side{reads[s], s}, measure, func() error {
+				a, err := s.Get(ctx, q.Request(), io.Discard)
+				return errors.Join(err, b.SameLength(s.Name+" from "+reads[s].Name, q.What, a.Bytes))
+			})
+		})
+	}, readers...)
 }
 
 // send sends a request. The response must be as long as the one that was compared.
@@ -429,6 +482,7 @@ func (b *bench) conclude() {
 		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, 4 blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats().Series, floats().Samples),
 		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
 		"CPU is that of the server process per request, over some requests in a row and the garbage collection that follows them.",
+		"By remote_read: Prometheus and ferula without blocks, each with remote_read (read_recent) of each server. The column is the server.",
 		"The floor maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
 		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write, full chunks memory-mapped; growth is that of a server that has just replayed them.", recent().Series, recent().Samples),

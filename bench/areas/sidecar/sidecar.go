@@ -162,6 +162,9 @@ func (b *bench) measure(ctx context.Context, requests []request, memory ...reque
 				return err
 			}
 			b.Add(round, s.Name, area.Idle, area.Bytes, float64(g.Idle))
+			for _, percent := range []int{25, 50, 75, 100} {
+				b.Add(round, s.Name, fmt.Sprintf("RssAnon over idle at %d %%: %s", percent, q.what), area.Bytes, float64(g.At(float64(percent)/100)))
+			}
 		}
 		return nil
 	})
@@ -202,7 +205,7 @@ func (b *bench) costs(ctx context.Context, round int, s *area.Side, c *stores.Cl
 	w := area.Work{What: q.what, Repeats: repeats, Mallocs: true, Send: func() (proc.Response, error) {
 		a, err := b.send(ctx, s, c, q)
 		last = a
-		return proc.Response{Elapsed: a.Elapsed}, err
+		return proc.Response{FirstByte: a.First, Elapsed: a.Elapsed}, err
 	}}
 	if err := b.Costs(ctx, round, s.Name, s.Server, w); err != nil {
 		return err
@@ -222,7 +225,7 @@ func (b *bench) conclude() {
 		fmt.Sprintf("%d series x 8 h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus, whose cost is not counted. CPU is that of the sidecar process per request, over %d requests in a row and the garbage collection after them.", spec().Series, repeats),
 		"The client requests batches of 64, as Thanos' querier does. Labels, order and chunks of both responses are equal; the sizes of their messages differ and are reported as bytes.",
 		"Prometheus has two external labels, as in an HA pair. \"Without replica label\" is the request of a querier that deduplicates.",
-		"Growth is that of a new process: the peak of RssAnon during its first request less RssAnon after a garbage collection before it.",
+		"Growth is that of a new process: the peak of RssAnon during its first request less RssAnon after a garbage collection before it. RssAnon over idle is its course in the same request, at shares of its duration. First byte is the first message.",
 		fmt.Sprintf("In the head: %d samples of each series, received by Prometheus from remote write, full chunks memory-mapped; the last 2 h are requested. Labels and samples of both responses in this range are equal.", recent().Samples),
 	)
 }

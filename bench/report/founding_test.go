@@ -1,6 +1,9 @@
 package report
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // rowOver is a row of one side over another row of a side, in percent.
 func rowOver(areaName, side, row, otherSide, otherRow string) number {
@@ -15,23 +18,52 @@ func beside(areaName, peer, row string, unit float64) []number {
 }
 
 // batched are the times with a batch size over the times with batches of one, of Thanos and ferula, and ferula over Thanos.
-func batched(series, batch string) []number {
-	row := func(batch string) string { return "time: 100 samples x " + series + " series, batch " + batch }
-	return []number{rowOver("storeapi", "Thanos", row(batch), "Thanos", row("1")), rowOver("storeapi", "ferula", row(batch), "ferula", row("1")),
-		percentOver("storeapi", "ferula", "Thanos", row(batch))}
+func batched(series, batch, more string) []number {
+	row := streamed(series, more)
+	return append(overBatchesOfOne(series, batch, "time", more), percentOver("storeapi", "ferula", "Thanos", row("time", batch)))
+}
+
+// streamed names the rows of streams of series of a hundred samples.
+func streamed(series, more string) func(what, batch string) string {
+	return func(what, batch string) string {
+		return what + ": 100 samples x " + series + " series, batch " + batch + more
+	}
+}
+
+// overBatchesOfOne are a row of Thanos and of ferula with a batch size, over the same with batches of one.
+func overBatchesOfOne(series, batch, what, more string) []number {
+	row := streamed(series, more)
+	return []number{rowOver("storeapi", "Thanos", row(what, batch), "Thanos", row(what, "1")),
+		rowOver("storeapi", "ferula", row(what, batch), "ferula", row(what, "1"))}
 }
 
 // founding are the claims of docs/perf/founding.md, by the heading of their table.
 func founding() map[string][]claim {
 	const behind, vm = "behind Thanos query: ", "VictoriaMetrics/metrics"
+	const snappy, bytesOf = ", snappy", "bytes of a series"
+	calls := func(batch string) []number {
+		return beside("storeapi", "Thanos", streamed("1000", snappy)("write calls for a stream", batch), 1)
+	}
 	times := func(n number, factor float64) number {
 		return number{of: func(t *testing.T, r Results) float64 { return n.of(t, r) * factor }}
 	}
 	worstOfRange := func(minutes string) []number {
-		return []number{worstOver("profiles", "with exemplars", "without", "server CPU: .* rows by service, step 60 s, "+minutes+" min")}
+		return []number{worstOver("profiles", "with exemplars", "without", "time: TimeSeriesQuery_TimeRange/"+minutes+", .*")}
 	}
 	read := func(row string) []number { return beside("sidecar", "Thanos", row, ms) }
 	growth := func(areaName, peer, row string) []number { return beside(areaName, peer, row, mibyte)[:2] }
+	var course []number
+	for _, side := range []string{"Thanos", "ferula"} {
+		for _, percent := range []string{"25", "50", "75"} {
+			course = append(course, cell("sidecar", side, "RssAnon over idle at "+percent+" %: Series of 10,000 x 8 h", mibyte))
+		}
+	}
+	// PromQL over remote_read: Prometheus that reads Prometheus, and ferula that reads ferula.
+	queried := func(what string) []number {
+		row := func(reader string) string { return fmt.Sprintf(what, reader) + "sum by (namespace), 8 h" }
+		return []number{cell("remoteread", "Prometheus", row("Prometheus"), ms), cell("remoteread", "ferula", row("ferula"), ms),
+			rowOver("remoteread", "ferula", row("ferula"), "Prometheus", row("Prometheus"))}
+	}
 	return map[string][]claim{
 		"A query frontend decodes and encodes JSON": {
 			{"total", "frontend", beside("frontend", "Thanos", behind+"last byte", 1)},
@@ -41,17 +73,23 @@ func founding() map[string][]claim {
 			{"query data fetch", "frontend", []number{cell("frontend", "ferula", behind+"Server-Timing fetch", 1)}},
 			{"query marshal", "frontend", []number{cell("frontend", "Thanos", behind+"querier's profile, encode", 1)}},
 			{"CPU of the frontend", "frontend", []number{cell("frontend", "Thanos", behind+"CPU of the frontend", 1), cell("frontend", "ferula", behind+"CPU of the frontend", ms),
-				percentOver("frontend", "ferula", "Thanos", behind+"CPU of the frontend"), cell("frontend", "relay", behind+"CPU of the frontend", ms)}},
+				percentOver("frontend", "ferula", "Thanos", behind+"CPU of the frontend"), cell("frontend", "relay", "CPU: client identity", ms)}},
+			{"hit in memcached", "frontend", beside("frontend", "Thanos", "CPU: cache hit, memcached", ms)},
+			{"hit in Redis", "frontend", beside("frontend", "Thanos", "CPU: cache hit, redis-server", ms)},
 		},
 		"Series are sent in batches": {
-			{"ten: a hundred", "storeapi", batched("100", "10")},
-			{"a hundred: the same", "storeapi", batched("100", "100")},
-			{"ten: a thousand", "storeapi", batched("1000", "10")},
-			{"a thousand: the same", "storeapi", batched("1000", "1000")},
-			{"bytes", "storeapi", []number{
-				rowOver("storeapi", "Thanos", "bytes of a series: 100 samples, batch 10", "Thanos", "bytes of a series: 100 samples, batch 1"),
-				rowOver("storeapi", "ferula", "bytes of a series: 100 samples, batch 10", "ferula", "bytes of a series: 100 samples, batch 1")}},
-			{"snappy", "storeapi", []number{percentOver("storeapi", "ferula", "Thanos", "time: 100 samples x 100000 series, batch 64, snappy")}},
+			{"ten: a hundred", "storeapi", batched("100", "10", snappy)},
+			{"a hundred: the same", "storeapi", batched("100", "100", snappy)},
+			{"ten: a thousand", "storeapi", batched("1000", "10", snappy)},
+			{"a thousand: the same", "storeapi", batched("1000", "1000", snappy)},
+			{"without snappy: ten", "storeapi", batched("1000", "10", "")},
+			{"without snappy: a thousand", "storeapi", batched("1000", "1000", "")},
+			{"bytes, ten", "storeapi", overBatchesOfOne("1000", "10", bytesOf, snappy)},
+			{"bytes, a hundred", "storeapi", overBatchesOfOne("1000", "100", bytesOf, snappy)},
+			{"bytes, a thousand", "storeapi", overBatchesOfOne("1000", "1000", bytesOf, snappy)},
+			{"calls, batches of one", "storeapi", calls("1")},
+			{"calls, batches of ten", "storeapi", calls("10")},
+			{"calls, batches of a thousand", "storeapi", calls("1000")},
 		},
 		"Metrics are written without allocations": {
 			{"Counter", "exposition", beside("exposition", vm, "scrape: Counter", 1e-9)},
@@ -62,23 +100,31 @@ func founding() map[string][]claim {
 			{"an update", "exposition", beside("exposition", vm, "update: PrometheusHistogram, 11 bounds", 1e-9)},
 		},
 		"Exemplars in time series of profiles": {
-			{"a minute", "profiles", worstOfRange("1")},
-			{"five minutes", "profiles", worstOfRange("5")},
-			{"a quarter", "profiles", worstOfRange("15")},
-			{"range of an hour", "profiles", worstOfRange("60")},
-			{"by pod", "profiles", []number{percentOver("profiles", "with exemplars", "without", "server CPU: 6,100 points by pod")}},
+			{"a minute", "profiles", worstOfRange("1Minute")},
+			{"five minutes", "profiles", worstOfRange("5Minutes")},
+			{"a quarter", "profiles", worstOfRange("15Minutes")},
+			{"range of an hour", "profiles", worstOfRange("1Hour")},
+			{"by service", "profiles", []number{percentOver("profiles", "with exemplars", "without", "CPU: protobuf, 6,000 points by service")}},
+			{"by pod", "profiles", []number{percentOver("profiles", "with exemplars", "without", "CPU: protobuf, 6,000 points by pod")}},
 			{"allocations", "profiles", []number{percentOf("profiles/exemplars-allocs")}},
+			{"push", "profiles", append(beside("profiles", "naive", "CPU: a push, recorded", 1e-6), cell("profiles", "ferula", "CPU: a profile's part of a flush, recorded", 1e-6))},
 		},
 		"Remote read is streamed": {
-			{"real, eight", "sidecar", read("real: Series of 10,000 x 8 h")},
-			{"user, eight", "sidecar", read("user: Series of 10,000 x 8 h")},
-			{"sys, eight", "sidecar", read("sys: Series of 10,000 x 8 h")},
-			{"real, two", "sidecar", read("real: Series of 10,000 x 2 h")},
+			{"real, eight", "sidecar", read("last byte: Series of 10,000 x 8 h")},
+			{"user and sys, eight", "sidecar", read("CPU: Series of 10,000 x 8 h")},
+			{"real, two", "sidecar", read("last byte: Series of 10,000 x 2 h")},
+			{"user and sys, two", "sidecar", read("CPU: Series of 10,000 x 2 h")},
+			{"first message", "sidecar", read("first byte: Series of 10,000 x 8 h")},
 			{"memory of the sidecar", "sidecar", growth("sidecar", "Thanos", "growth of RssAnon: Series of 10,000 x 8 h")},
+			{"the same after", "sidecar", course},
 			{"server, samples", "remoteread", growth("remoteread", "Prometheus", "growth of RssAnon: samples, 8 h")},
 			{"memory of the server, chunks", "remoteread", growth("remoteread", "Prometheus", "growth of RssAnon: chunks, 8 h")},
-			{"CPU of the server", "remoteread", beside("remoteread", "Prometheus", "CPU: chunks, 8 h", ms)},
+			{"CPU of the server, chunks", "remoteread", beside("remoteread", "Prometheus", "CPU: chunks, 8 h", ms)},
 			{"first byte", "remoteread", beside("remoteread", "Prometheus", "first byte: chunks, 8 h", ms)},
+			{"client of chunks, CPU", "remoteread", beside("remoteread", "Prometheus", "CPU of ferula's client: chunks, 8 h", ms)},
+			{"client of chunks, memory", "remoteread", growth("remoteread", "Prometheus", "growth of RssAnon of ferula's client: chunks, 8 h")},
+			{"CPU of the reader", "remoteread", queried("CPU of %s that queries by remote_read: ")},
+			{"CPU of the server that it", "remoteread", queried("CPU of the server that %s queries by remote_read: ")},
 		},
 	}
 }

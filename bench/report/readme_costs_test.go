@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 )
 
-var updateReadme = flag.Bool("update", false, "write the table of docs/perf/costs.md")
+var updateReadme = flag.Bool("update", false, "write the figures of RESULTS.md into README.md and docs/perf")
 
 // cost is a row of the table "Where ferula loses" in docs/perf/costs.md. Of all rows of RESULTS.md that match it, on every CPU, the
 // table has the one in which ferula's share of the peer's cost is the greatest.

@@ -96,6 +96,9 @@ func (c *cache) moved(s *series, ref storage.SeriesRef) {
 // without end, so they remove, too, once the cache has doubled; forced says so.
 func (c *cache) done(ok bool) (forced bool) {
 	count := len(c.series) + c.meta.LengthMetadata()
+	if c.layout != nil { // the page has few other series
+		count += c.layout.values
+	}
 	for i := range c.reports {
 		if !c.reports[i].dropped() {
 			count++

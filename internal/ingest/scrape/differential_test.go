@@ -278,6 +278,7 @@ type twins struct {
 	registry [2]*prometheus.Registry
 	known    int // pages that had the layout of the page before
 	shuffled int // of them, with the lines in another order
+	changed  int // pages that had most lines of the page before
 }
 
 // newTwins returns twins that scrape only when they are told to. jobs is the YAML of scrape_configs, in which
@@ -331,6 +332,9 @@ func newTwins(t testing.TB, jobs string, groups map[string][]*targetgroup.Group,
 	return tw
 }
 
+// changed says whether a page whose layout is known had a few other lines.
+func changed(was, is *layout) bool { return was != nil && is != nil && was != is && is.used }
+
 func count(targets map[string][]*scrape.Target) (n int) {
 	for _, list := range targets {
 		n += len(list)
@@ -367,6 +371,11 @@ func (tw *twins) scrape(answers map[string]answer) {
 			wg.Go(func() {
 				was := l.cache.layout
 				l.scrape(time.Time{}, time.Now())
+				if changed(was, l.cache.layout) {
+					mu.Lock()
+					tw.changed++
+					mu.Unlock()
+				}
 				if was != nil && l.cache.layout == was {
 					mu.Lock()
 					tw.known++
@@ -534,6 +543,7 @@ type history struct {
 	brief   bool // one of short histories: pages have timestamps, too
 	calm    bool // with few changes
 	traced  bool // lines have exemplars now and then
+	churned bool // lines come and go in most pages
 
 	protobuf bool // the target also speaks protobuf
 	lines    []string
@@ -613,8 +623,8 @@ func (h *history) next() answer {
 	h.answers++
 	r := h.r
 	if h.answers == 1 || r.IntN(40) == 0 && !h.calm {
-		h.lines, h.open, h.shuffle = nil, r.IntN(2) == 0, r.IntN(3) == 0
-		h.traced = h.open && r.IntN(2) == 0
+		h.lines, h.open, h.shuffle = nil, r.IntN(2) == 0, !h.shuffle && r.IntN(4) == 0
+		h.traced, h.churned = h.open && r.IntN(2) == 0, !h.shuffle && r.IntN(4) == 0
 		texts := seriesTexts
 		if h.calm { // without those that are refused
 			texts = slices.DeleteFunc(slices.Clone(texts), func(s string) bool {
@@ -626,6 +636,21 @@ func (h *history) next() answer {
 			if r.IntN(3) == 0 {
 				h.lines = append(h.lines, h.comment())
 			}
+		}
+	}
+	for h.churned && r.IntN(2) == 0 {
+		i := r.IntN(len(h.lines) + 1)
+		switch n := r.IntN(12); {
+		case n < 5 && i < len(h.lines):
+			h.lines = slices.Delete(h.lines, i, i+1)
+		case n == 5:
+			h.lines = slices.Insert(h.lines, i, h.comment())
+		case n == 6 && len(h.lines) > 0: // a line moves, or is there twice
+			h.lines = slices.Insert(h.lines, i, h.lines[r.IntN(len(h.lines))])
+		case n == 7 && r.IntN(4) == 0:
+			h.lines = slices.Insert(h.lines, i, pick(r, seriesTexts)+" V")
+		default:
+			h.lines = slices.Insert(h.lines, i, fmt.Sprintf(`%s{id="%d"} V`, pick(r, []string{"n", "a", "h_bucket", "b", "c_total"}), r.IntN(9)))
 		}
 	}
 	if h.brief && r.IntN(40) == 0 {
@@ -756,8 +781,10 @@ func TestManager_StoresWhatPrometheusStores(t *testing.T) {
 				tw.scrape(answers)
 			}
 			tw.sameMetrics()
-			if total := rounds * len(all); !opts.AppendMetadata && (tw.known < total/20 || tw.shuffled < total/200) {
-				t.Errorf("of %d pages %d had a known layout, %d in another order: the test compares too few", total, tw.known, tw.shuffled)
+			total := rounds * len(all)
+			if !opts.AppendMetadata && tw.known < total/20 ||
+				name == "default" && (tw.shuffled < total/400 || tw.changed < total/200) {
+				t.Errorf("of %d pages %d had a known layout, %d in another order, %d were changed: the test compares too few", total, tw.known, tw.shuffled, tw.changed)
 			}
 		})
 	}

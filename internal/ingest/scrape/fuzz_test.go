@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,11 +81,20 @@ func samePages(t *testing.T, media string, bodies [][]byte) (known int) {
 	return known
 }
 
+func many(name string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%s{x=\"%d\"} %d\n", name, i, i)
+	}
+	return b.String()
+}
+
 func FuzzPages(f *testing.F) {
 	f.Add([]byte("# TYPE a counter\na 1\nb{x=\"1\"} 2\n\xff# TYPE a counter\na 1.5\nb{x=\"1\"} -0\n"), false)
 	f.Add([]byte("a 1\nb 2\n\xffb 2\na 1\n\xffa 1\nb 2\n\xffb 7\na 9\n\xffb 7\n# HELP a\na 9\n"), false)
 	f.Add([]byte("# TYPE a counter\na_total 1\n# EOF\n\xffa_total 1\n# TYPE a counter\n# EOF\n\xffa_total 1 # {x=\"1\"} 1\n# EOF\n"), true)
 	f.Add([]byte("a 1 # {x=\"1\"} 1\n# EOF\n\xffa 2 # {} 1 1.5\n# EOF\n\xffa 1\n# EOF\n\xffa 3 # {y=\"a b\",x=\"\"} 1 2\n# EOF\n"), true)
+	f.Add([]byte("a 1\nb 2\n\xffa 1\nc 1\nb 2\n\xffb 1\nc 2\n# TYPE d gauge\nd 1\n\xffd 3\n"), false)
 	f.Fuzz(func(t *testing.T, pages []byte, open bool) {
 		media := plainText
 		if open {
@@ -115,6 +125,15 @@ func TestPage_LayoutsChangeNothing(t *testing.T) {
 		"a 1\nfull 1\nb 1\n|a 2\nfull 2\nb 2\n|a 3\nfull 99\nb 3\n|a 4\nfull 4\nb 4\n", // the storage ends a page
 		"a 1\nlate 2\n|a 1\nlate 60\n|a 1\nlate 3\n|a 1\n",
 		"# TYPE a counter\na 1\n|# TYPE a gauge\na 1\n|a 2\n|a 3\n",
+		// New lines among others: refused ones, without a name, twice, known already, not in a line of their own.
+		"a 1\nb 1\n|a 2\nlate 60\nb 2\n|a 3\nb 3\n|a 4\nb 4\nfull 99\n|a 5\nlost 99\nb 5\n|b 6\nc 1\n|c 1\nb 7\nd 2\n",
+		"a 1\nlate 1\nb 1\n|c 2\na 2\nlate 60\nb 2\n|a 3\nlate 2\nb 3\n|c 4\na 4\nfull 99\nlate 1\n|a 1\n",
+		"a 1\nb 1\n|a 1\n{x=\"1\"} 1\nb 1\n|a 1\nb 1\n|a 1\nc 1\nb 1\nc 1\n|a 1\nb 1\n|b 1\na 1\nc 1\n|a 1\nb 1\na 1\n",
+		"a 1\nb 1\n|c{x=\"\na 5\n\"} 1\nb 1\n|a 1\nb 1\n|# HELP \"c\na 2\n#\" c\nb 1\n|a 1\nb 1\n|a 1\n\nb 1\n|a 1\n b 1\n|c\na 1\n",
+		"# TYPE a counter\na 1\nb 1\n# EOF\n|# TYPE a gauge\n# TYPE c histogram\nc_bucket{le=\"1\"} 2\nb 1\n# EOF\n|b 2 1\nc 1 5\n# EOF\n" +
+			"|# TYPE c summary\nc{quantile=\"1\"} 1\nb 1\n# EOF\n|c 5\nb 1\n# EOF\n# EOF\n|b 1\n# EOF\n",
+		"a 1\n" + many("n", 100) + "b 1\n|a 1\nb 1\n|a 1\nc 1\n" + many("n", 64) + "b 1\n|a 1\nb 1\n|a 1\n" + many("n", 63) + "b 1\n|a 1\n" +
+			many("n", 63) + many("m", 64) + "b 1\n|b 1\n",
 	} {
 		for _, media := range []string{plainText, openMetrics} {
 			known += samePages(t, media, bytes.Split([]byte(text), []byte("|")))

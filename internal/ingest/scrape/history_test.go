@@ -40,13 +40,13 @@ func TestManager_HistoriesEqualThoseOfPrometheus(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { total.add(runHistory(t, seed)) })
 	}
 	t.Logf("%d histories: %+v", n, total)
-	if total.known < total.scrapes/20 || total.exemplars == 0 || total.shuffled == 0 {
+	if total.known < total.scrapes/20 || total.exemplars == 0 || total.shuffled == 0 || total.changed < total.scrapes/200 {
 		t.Errorf("the test compares too few pages with a known layout: %+v", total)
 	}
 }
 
 // tally is what histories have compared.
-type tally struct{ scrapes, samples, known, exemplars, shuffled, reloads, restarts int }
+type tally struct{ scrapes, samples, known, exemplars, shuffled, changed, reloads, restarts int }
 
 func (t *tally) add(o tally) {
 	t.scrapes += o.scrapes
@@ -54,6 +54,7 @@ func (t *tally) add(o tally) {
 	t.known += o.known
 	t.exemplars += o.exemplars
 	t.shuffled += o.shuffled
+	t.changed += o.changed
 	t.reloads += o.reloads
 	t.restarts += o.restarts
 }
@@ -473,6 +474,9 @@ func (w *world) compare() {
 				if was.index != nil {
 					w.shuffled++
 				}
+			}
+			if changed(w.layouts[l], l.cache.layout) {
+				w.changed++
 			}
 			w.layouts[l] = l.cache.layout
 		}

@@ -88,13 +88,14 @@ func (x *index) read(v *pageValues, body []byte) bool {
 	return lines == len(x.seen)
 }
 
+func begins(b []byte, text string) bool { return len(b) >= len(text) && string(b[:len(text)]) == text }
+
 // find returns the series with which the body begins, -1 if there is none, and the length of its text. Lines of one
 // family keep their order mostly, so find first looks at the series that would be next.
 func (x *index) find(body []byte, next int) (series, size int) {
 	if next < len(x.texts) {
-		text := x.texts[next]
-		if n := len(text); n < len(body) && string(body[:n]) == text {
-			return next, n
+		if text := x.texts[next]; begins(body, text) {
+			return next, len(text)
 		}
 	}
 	line := body

@@ -31,6 +31,7 @@ type layout struct {
 	values      int     // in a page
 	kept        int     // of them, not dropped by metric relabeling
 	series      []known // one for each value
+	distinct    bool    // no two series are one after metric relabeling
 	aging       bool    // there is metadata of families that the page does not have
 	used        bool    // a page had it
 	index       *index  // nil before a page has its lines in another order
@@ -46,7 +47,7 @@ type layoutBuilder struct {
 type layoutSample struct {
 	text []byte // in the page
 	v    float64
-	s    *series
+	s    *known
 }
 
 // refuse says that the page has something that a layout does not describe.
@@ -54,20 +55,20 @@ func (b *layoutBuilder) refuse() { b.refused, b.samples = true, nil }
 
 func (b *layoutBuilder) add(text []byte, v float64, s *series) {
 	if !b.refused {
-		b.samples = append(b.samples, layoutSample{text, v, s})
+		b.samples = append(b.samples, layoutSample{text, v, &s.known})
 	}
 }
 
 // build returns the layout of a page whose samples were added in order; nil if a walk over the layout would not
-// find exactly these samples.
+// find exactly these samples. It is without series.
 func (b *layoutBuilder) build(body []byte, contentType string) *layout {
 	if b.refused || len(b.samples) == 0 {
 		return nil
 	}
-	l := &layout{contentType: contentType, exemplars: b.exemplars, values: len(b.samples),
-		series: make([]known, 0, len(b.samples))}
+	l := &layout{contentType: contentType, exemplars: b.exemplars, values: len(b.samples)}
 	text := make([]byte, 0, len(body))
 	rest := body
+	var v pageValues
 	for _, sample := range b.samples {
 		at := seriesLine(rest)
 		after, ok := bytes.CutPrefix(rest[at:], sample.text)
@@ -75,17 +76,13 @@ func (b *layoutBuilder) build(body []byte, contentType string) *layout {
 			return nil
 		}
 		from := len(rest) - len(bytes.TrimLeft(after, " \t"))
-		var v pageValues
+		v.reset()
 		n := v.read(rest[from:], l.exemplars)
 		if n == 0 || math.Float64bits(v.values[0]) != math.Float64bits(sample.v) || from > math.MaxUint16 {
 			return nil
 		}
 		text = append(binary.LittleEndian.AppendUint16(text, uint16(from)), rest[:from]...)
 		rest = rest[from+n:]
-		l.series = append(l.series, sample.s.known)
-		if !sample.s.dropped() {
-			l.kept++
-		}
 	}
 	if len(rest) > math.MaxUint16 || seriesLine(rest) != len(rest) {
 		return nil
@@ -185,12 +182,14 @@ type pageValues struct {
 	order     []int32
 	exemplars []exemplar.Exemplar
 	of        []int // the value that has the exemplar
+	next      int   // exemplar
 	builder   labels.ScratchBuilder
 }
 
 func (v *pageValues) reset() {
 	clear(v.exemplars)
 	v.values, v.order, v.exemplars, v.of = v.values[:0], v.order[:0], v.exemplars[:0], v.of[:0]
+	v.next = 0
 }
 
 func (v *pageValues) series(i int) int {
@@ -323,29 +322,11 @@ func (p *page) appendKnown(body []byte, contentType string) bool {
 	}
 	l.used = true
 	p.total = l.values
-	next := 0 // exemplar
-	for i, value := range v.values {
-		var opts storage.AOptions
-		if next < len(v.of) && v.of[next] == i {
-			if opts.Exemplars = v.exemplars[next : next+1]; !opts.Exemplars[0].HasTs {
-				opts.Exemplars[0].Ts = p.t
-			}
-			next++
-		}
-		k := &l.series[v.series(i)]
-		if k.dropped() {
-			continue
-		}
-		ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, value, nil, nil, opts)
-		if err != nil { // the parser path decides, which goes through the page once more
-			p.app.AppenderV2 = &replay{p.app.AppenderV2, p.kept, err}
-			p.total, p.kept = 0, 0
+	for i := range v.values {
+		if ref, err := p.appendValue(&l.series[v.series(i)], v, i); err != nil {
+			p.appendAgain(ref, err)
 			return false
 		}
-		if ref != 0 {
-			k.ref = ref
-		}
-		p.kept++
 	}
 	if l.aging {
 		l.aging = p.cache.meta.age(&p.cache.scrape)
@@ -353,11 +334,45 @@ func (p *page) appendKnown(body []byte, contentType string) bool {
 	return true
 }
 
+// appendValue appends a value of a page to its series.
+func (p *page) appendValue(k *known, v *pageValues, i int) (storage.SeriesRef, error) {
+	var opts storage.AOptions
+	if v.next < len(v.of) && v.of[v.next] == i {
+		if opts.Exemplars = v.exemplars[v.next : v.next+1]; !opts.Exemplars[0].HasTs {
+			opts.Exemplars[0].Ts = p.t
+		}
+		v.next++
+	}
+	if k.dropped() {
+		return 0, nil
+	}
+	ref, err := p.app.AppenderV2.Append(k.ref, k.labels, 0, p.t, v.values[i], nil, nil, opts)
+	if err != nil {
+		return ref, err
+	}
+	if ref != 0 {
+		k.ref = ref
+	}
+	p.kept++
+	return ref, nil
+}
+
+// appendAgain lets the parser path go through the page once more, which decides about the error of the last append.
+// Series that were added stay.
+func (p *page) appendAgain(ref storage.SeriesRef, err error) {
+	for _, s := range p.cache.series {
+		s.seen--
+	}
+	p.app.AppenderV2, p.app.samples = &replay{p.app.AppenderV2, p.kept, ref, err}, 0
+	p.total, p.kept, p.labelLimit = 0, 0, false
+}
+
 // replay is an appender for a page of which some samples are appended already.
 type replay struct {
 	storage.AppenderV2
-	done int   // samples that were appended
-	err  error // of the append of the next sample
+	done int               // samples that were appended
+	ref  storage.SeriesRef // of the append of the next sample
+	err  error             // of the same append
 }
 
 func (r *replay) Append(ref storage.SeriesRef, l labels.Labels, st, t int64, v float64, h *histogram.Histogram,
@@ -368,7 +383,7 @@ func (r *replay) Append(ref storage.SeriesRef, l labels.Labels, st, t int64, v f
 	}
 	if err := r.err; err != nil {
 		r.err = nil
-		return 0, err
+		return r.ref, err
 	}
 	return r.AppenderV2.Append(ref, l, st, t, v, h, fh, opts)
 }
@@ -386,11 +401,11 @@ func (l *layout) chunks() iter.Seq[string] {
 	}
 }
 
-// texts returns the text of each series of a layout.
+// texts returns the text of each line of a layout up to the value.
 func (l *layout) texts() []string {
 	texts := make([]string, 0, l.values+1)
 	for chunk := range l.chunks() {
-		texts = append(texts, strings.TrimRight(chunk[strings.LastIndexByte(chunk, '\n')+1:], " \t"))
+		texts = append(texts, chunk[strings.LastIndexByte(chunk, '\n')+1:])
 	}
 	return texts[:l.values]
 }
@@ -408,10 +423,18 @@ func (c *cache) wantsLayout() bool {
 }
 
 // enterLayout moves the series of the last page, which had no error, into its layout.
-func (c *cache) enterLayout(l *layout) {
+func (c *cache) enterLayout(l *layout, samples []layoutSample) {
 	if l == nil {
 		return
 	}
+	l.series = make([]known, 0, len(samples))
+	for _, sample := range samples {
+		l.series = append(l.series, *sample.s)
+		if !sample.s.dropped() {
+			l.kept++
+		}
+	}
+	l.distinct = l.kept == len(c.before)
 	l.aging = c.meta.aging(c.scrape - 1)
 	c.reset()
 	c.layout = l
@@ -431,7 +454,7 @@ func (c *cache) leaveLayout() {
 		c.pause = 1<<(c.vain-1) - 1
 	}
 	for i, text := range l.texts() {
-		s := c.add(text, l.series[i].ref, l.series[i].labels)
+		s := c.add(strings.TrimRight(text, " \t"), l.series[i].ref, l.series[i].labels)
 		s.seen = c.scrape - 1
 		if !s.dropped() && s.ref != 0 {
 			c.before[s.ref] = s

@@ -39,8 +39,10 @@ type page struct {
 	app limited
 	t   int64 // of the scrape, in milliseconds
 
-	total, kept, added                       int   // samples in the page, after metric relabeling, of new series
-	samplesErr, bucketsErr                   error // a limit that the page exceeds
+	total, kept, added                       int     // samples in the page, after metric relabeling, of new series
+	samplesErr, bucketsErr                   error   // a limit that the page exceeds
+	labelLimit                               bool    // so does a series
+	change                                   *change // nil for a whole page
 	late, duplicates, outside, lateExemplars int
 }
 
@@ -59,7 +61,7 @@ func (p *page) append(body []byte, contentType string) error {
 		p.done(false)
 		return err
 	}
-	if p.appendKnown(body, contentType) {
+	if p.appendKnown(body, contentType) || p.appendChanged(body, contentType) {
 		return nil
 	}
 	p.cache.leaveLayout()
@@ -70,7 +72,7 @@ func (p *page) append(body []byte, contentType string) error {
 	if err := p.finish(nil); err != nil {
 		return err
 	}
-	p.cache.enterLayout(b.build(body, contentType))
+	p.cache.enterLayout(b.build(body, contentType), b.samples)
 	return nil
 }
 
@@ -89,6 +91,9 @@ func (p *page) finish(err error) error {
 	if p.bucketsErr != nil {
 		err = cmp.Or(err, p.bucketsErr)
 		p.metrics.bucketLimit.Inc()
+	}
+	if p.labelLimit {
+		p.metrics.labelLimits.Inc()
 	}
 	for _, refused := range []struct {
 		n    int
@@ -131,18 +136,23 @@ func isLate(err error) bool {
 	return errors.Is(err, storage.ErrOutOfOrderSample) || errors.Is(err, storage.ErrDuplicateSampleForTimestamp)
 }
 
+// parser returns the library's parser for a body.
+func (l *loop) parser(body []byte, contentType string) (textparse.Parser, error) {
+	return textparse.New(body, contentType, l.symbols, textparse.ParserOptions{
+		EnableTypeAndUnitLabels:                 l.opts.EnableTypeAndUnitLabels,
+		IgnoreNativeHistograms:                  !l.nativeHistograms,
+		ConvertClassicHistogramsToNHCB:          l.convertClassic,
+		KeepClassicOnClassicAndNativeHistograms: l.keepClassic,
+		OpenMetricsSkipSTSeries:                 l.opts.ParseST,
+		EnableOpenMetrics2:                      l.opts.EnableOpenMetrics2,
+		FallbackContentType:                     l.cfg.ScrapeFallbackProtocol.HeaderMediaType(),
+	})
+}
+
 // parse appends the samples of a body with the library's parser.
 func (p *page) parse(body []byte, contentType string, b *layoutBuilder) error {
+	parser, err := p.parser(body, contentType)
 	fallback := p.cfg.ScrapeFallbackProtocol.HeaderMediaType()
-	parser, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{
-		EnableTypeAndUnitLabels:                 p.opts.EnableTypeAndUnitLabels,
-		IgnoreNativeHistograms:                  !p.nativeHistograms,
-		ConvertClassicHistogramsToNHCB:          p.convertClassic,
-		KeepClassicOnClassicAndNativeHistograms: p.keepClassic,
-		OpenMetricsSkipSTSeries:                 p.opts.ParseST,
-		EnableOpenMetrics2:                      p.opts.EnableOpenMetrics2,
-		FallbackContentType:                     fallback,
-	})
 	about := []any{"content_type", contentType, "fallback_media_type", fallback, "err", err}
 	if parser == nil {
 		p.logger.Error("Failed to determine correct type of scrape target.", about...)
@@ -155,6 +165,11 @@ func (p *page) parse(body []byte, contentType string, b *layoutBuilder) error {
 	var in entry
 	for {
 		kind, err := parser.Next()
+		if d := p.change; d != nil {
+			if err := p.appendUnchanged(d); err != nil {
+				return err
+			}
+		}
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -178,7 +193,7 @@ func (p *page) parse(body []byte, contentType string, b *layoutBuilder) error {
 		case textparse.EntryComment:
 		default:
 			if err := p.appendEntry(parser, kind == textparse.EntryHistogram, &in, b); err != nil {
-				if !errors.Is(err, storage.ErrNotFound) {
+				if p.change == nil && !errors.Is(err, storage.ErrNotFound) {
 					p.logger.Debug("Unexpected error", "series", string(in.text), "err", err)
 				}
 				return err
@@ -278,6 +293,10 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 		if err == nil && was {
 			p.cache.moved(s, ref)
 		}
+	}
+	if d := p.change; d != nil && err != nil {
+		d.ref, d.err = ref, err
+		return err
 	}
 	ok, err := p.settle(in.text, in.exemplars, err)
 	if err != nil {
@@ -401,9 +420,7 @@ func (p *page) checkLabels(l labels.Labels) error {
 		return fmt.Errorf("invalid metric name or label names: %s", l)
 	}
 	err := p.checkLabelLimits(l)
-	if err != nil {
-		p.metrics.labelLimits.Inc()
-	}
+	p.labelLimit = err != nil
 	return err
 }
 

@@ -4,9 +4,10 @@
 // pool (pool.go) and each target of the pool a loop (loop.go). At its interval the loop fetches the page (fetch.go),
 // over plain HTTP with a client of ours (client.go), and appends samples, exemplars and metadata to a
 // storage.AppendableV2. A page whose bytes between the values are those of the page before is read without a parser
-// (layout.go), exemplars included; Prometheus' parser reads every other page (page.go), which leaves the next layout. Both have the same
-// effect. The cache (cache.go) keeps what a target's next page needs. Manager lists the targets. The package contains
-// no storage, no HTTP API and no watching of the configuration.
+// (layout.go), exemplars included; of a page with a few other lines Prometheus' parser reads these and the comments
+// (changed.go). The parser reads every other page (page.go), which leaves the next layout. All have the same effect.
+// The cache (cache.go) keeps what a target's next page needs. Manager lists the targets. The package contains no
+// storage, no HTTP API and no watching of the configuration.
 package scrape
 
 import (

@@ -8,10 +8,12 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,7 +115,7 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 	s := b.size
 	b.Note(
 		fmt.Sprintf("Scrapes: %d targets x %d counters every %s, of which half change, a connection a target, all servers at once for %s (other kinds of pages: %s, real layouts almost twice), after two intervals in which they create the series. Memory is RssAnon at the end, without a collection.", s.targets, s.series, s.interval, s.scraping, s.others),
-		fmt.Sprintf("Real layouts: pages in the shapes of node_exporter, a JVM and etcd in OpenMetrics with exemplars, and native histograms in protobuf, a quarter of the targets each; a tenth of the pods is replaced every %s.", s.others),
+		fmt.Sprintf("Real layouts: pages in the shapes of node_exporter, a JVM and etcd in OpenMetrics with exemplars, and native histograms in protobuf, a quarter of the targets each; a tenth of the pods is replaced every %s. Both store exemplars, as ferula always does.", s.others),
 		fmt.Sprintf("Rules: %d of one sum(rate(x[5m])) over %d series each, every %s, for %s, over series that were pushed to the head; nothing is scraped meanwhile.", s.rules, s.perRule, s.interval, s.evaluating),
 		"VictoriaMetrics keeps no exemplars and rounds values; it scrapes the first kind of pages only.",
 	)
@@ -130,8 +132,9 @@ const (
 )
 
 // launch launches Prometheus or ferula on an empty directory, or on what an earlier process left, and VictoriaMetrics.
-func (b *bench) launch(ctx context.Context, config string, keep bool) area.Launch {
-	tsdb := b.TSDB(ctx, area.TSDB{Config: config, Keep: keep, Flags: []string{"--web.enable-remote-write-receiver"}})
+func (b *bench) launch(ctx context.Context, config string, keep bool, flags ...string) area.Launch {
+	flags = append(flags, "--web.enable-remote-write-receiver")
+	tsdb := b.TSDB(ctx, area.TSDB{Config: config, Keep: keep, Flags: flags})
 	return func(s *area.Side) (proc.Spec, error) {
 		if s != b.single {
 			return tsdb(s)
@@ -176,7 +179,9 @@ func (b *bench) scrapes(ctx context.Context, round int, k kind) (err error) {
 		"sum(up)": b.size.targets, "count(bench_scraped_total)": total,
 		`sum(bench_scraped_total{code="200"})`: b.size.series / 4 * b.size.targets * (b.size.targets - 1) / 2, // those do not change
 	}
+	var flags []string
 	if k.real {
+		flags = []string{"--enable-feature=exemplar-storage"} // ferula always stores them, Prometheus only with it
 		config = strings.Replace(config, "job_name: bench,", "job_name: bench, scrape_native_histograms: true,", 1)
 		// The series of pods that are replaced go stale within three intervals.
 		waiting := func() error { return proc.Wait(ctx, 2*b.size.others-b.size.interval) }
@@ -188,7 +193,7 @@ func (b *bench) scrapes(ctx context.Context, round int, k kind) (err error) {
 		}
 	}
 	var killed time.Time
-	err = b.With(ctx, b.launch(ctx, config, false), func() error {
+	err = b.With(ctx, b.launch(ctx, config, false, flags...), func() error {
 		if err := proc.Wait(ctx, 2*b.size.interval); err != nil {
 			return err
 		}
@@ -210,6 +215,9 @@ func (b *bench) scrapes(ctx context.Context, round int, k kind) (err error) {
 		}
 		if err := b.complete(ctx, whole, time.Now(), sides...); err != nil { // no scrape was missed
 			return err
+		}
+		if k.real {
+			return b.exemplars(ctx, sides...)
 		}
 		if k.goal != "" {
 			return nil
@@ -281,6 +289,25 @@ func (b *bench) complete(ctx context.Context, checks map[string]int, at time.Tim
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// exemplars returns an error unless the servers have stored exemplars of text pages and of native histograms.
+func (b *bench) exemplars(ctx context.Context, sides ...*area.Side) error {
+	for _, s := range sides {
+		for _, metric := range []string{"http_server_requests_seconds_bucket", "bench_native_seconds"} {
+			body, _, err := s.Server.Fetch(ctx, proc.Request{Path: "/api/v1/query_exemplars", Query: url.Values{
+				"query": {metric}, "start": {area.Secs(time.Now().Add(-b.size.interval).UnixMilli())},
+				"end": {area.Secs(time.Now().UnixMilli())},
+			}})
+			if err == nil && !bytes.Contains(body, []byte(`"trace_id"`)) {
+				err = area.ErrEmpty
+			}
+			if err != nil {
+				return fmt.Errorf("%s: exemplars of %s: %w", s.Name, metric, err)
 			}
 		}
 	}

@@ -124,7 +124,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
 		return nil, fmt.Errorf("--storage.tsdb.path: %w", err)
 	}
-	section := s.config.current().StorageConfig
+	cfg := s.config.current()
+	section := cfg.StorageConfig
+	opts.Store.ExpectedSeries = scrape.ExpectedSeries(&cfg)
 	opts.Store.Section, opts.Store.MetadataInWAL = &section, opts.Scrape.MetadataInWAL
 	// Otherwise the TSDB would compact out-of-order blocks with in-order blocks of the same
 	// time range before either is shipped. Compacted blocks are not shipped.

@@ -12,6 +12,8 @@ import (
 
 	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/discovery"
+	"github.com/prometheus/prometheus/discovery/file"
 	"github.com/prometheus/prometheus/util/logging"
 	"go.yaml.in/yaml/v2"
 
@@ -129,6 +131,39 @@ func Resolve(cfg *config.Config) (*config.Config, error) {
 	resolved := *cfg
 	resolved.ScrapeConfigs, resolved.ScrapeConfigFiles = jobs, nil
 	return &resolved, nil
+}
+
+const (
+	seriesPerTarget   = 1000
+	listBytesOfTarget = 100  // in a file of file_sd_configs
+	targetsDiscovered = 1000 // by other discovery: who has few targets lists them
+)
+
+// ExpectedSeries returns about how many series the targets of a configuration have, without discovering them.
+func ExpectedSeries(cfg *config.Config) (series int) {
+	jobs, _ := cfg.GetScrapeConfigs() // applying the configuration returns the error
+	for _, job := range jobs {
+		for _, found := range job.ServiceDiscoveryConfigs {
+			switch found := found.(type) {
+			case discovery.StaticConfig:
+				for _, group := range found {
+					series += len(group.Targets) * seriesPerTarget
+				}
+			case *file.SDConfig:
+				for _, pattern := range found.Files {
+					paths, _ := filepath.Glob(pattern) // loading the configuration checks patterns
+					for _, path := range paths {
+						if info, err := os.Stat(path); err == nil {
+							series += int(info.Size()) / listBytesOfTarget * seriesPerTarget
+						}
+					}
+				}
+			default:
+				series += targetsDiscovered * seriesPerTarget
+			}
+		}
+	}
+	return series
 }
 
 // CheckChanged checks a reload before anything changes. It creates the HTTP client of every job of next

@@ -241,3 +241,21 @@ func TestLoad_FlagsSetProtocolsAndExtraMetricsWhereNothingElseDoes(t *testing.T)
 		}
 	}
 }
+
+func TestExpectedSeries_IsAThousandForEachListedTarget(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "targets.json")
+	if err := os.WriteFile(list, make([]byte, 700), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for content, want := range map[string]int{
+		"scrape_configs: []": 0,
+		"scrape_configs: [{job_name: a, static_configs: [{targets: [a, b]}, {targets: [c]}]}, " +
+			"{job_name: b, static_configs: [{targets: [d]}]}]": 4000,
+		"scrape_configs: [{job_name: a, file_sd_configs: [{files: [" + list + ", /nowhere/*.json]}]}]": 7000,
+		"scrape_configs: [{job_name: a, dns_sd_configs: [{names: [a]}]}]":                              1_000_000,
+	} {
+		if got := ExpectedSeries(mustLoad(t, content)); got != want {
+			t.Errorf("%s: %d series, want %d", content, got, want)
+		}
+	}
+}

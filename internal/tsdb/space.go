@@ -198,8 +198,16 @@ func (g *writeGuard) forget() {
 // guardedAppender is an appender whose Commit fails if the log failed.
 type guardedAppender struct {
 	storage.Appender
-	guard *writeGuard
-	gate  *lateGate
+	guard     *writeGuard
+	gate      *lateGate
+	exemplars *exemplarRing
+}
+
+// AppendExemplar implements storage.Appender.
+func (a guardedAppender) AppendExemplar(ref storage.SeriesRef, l labels.Labels,
+	e exemplar.Exemplar) (storage.SeriesRef, error) {
+	a.exemplars.grow()
+	return a.Appender.AppendExemplar(ref, l, e)
 }
 
 // Commit implements storage.Appender.
@@ -212,8 +220,18 @@ func (a guardedAppender) Rollback() error { return a.guard.checkLog(a.Appender.R
 
 type guardedAppenderV2 struct {
 	storage.AppenderV2
-	guard *writeGuard
-	gate  *lateGate
+	guard     *writeGuard
+	gate      *lateGate
+	exemplars *exemplarRing
+}
+
+// Append implements storage.AppenderV2.
+func (a guardedAppenderV2) Append(ref storage.SeriesRef, l labels.Labels, startMS, tsMS int64, v float64,
+	h *histogram.Histogram, fh *histogram.FloatHistogram, opts storage.AOptions) (storage.SeriesRef, error) {
+	if len(opts.Exemplars) > 0 {
+		a.exemplars.grow()
+	}
+	return a.AppenderV2.Append(ref, l, startMS, tsMS, v, h, fh, opts)
 }
 
 // Commit implements storage.AppenderV2.

@@ -258,6 +258,7 @@ type Store struct {
 
 	writes wlog.WriteNotified // notified of every commit; may be nil
 
+	exemplars exemplarRing
 	sides     sideFiles  // summaries of the chunks of blocks
 	mappings  mappings   // of blocks that are read through RawQuerier
 	orders    headOrders // of selections of the head through RawQuerier
@@ -320,6 +321,9 @@ func (s *Store) Open() error {
 	db, err := s.openDatabase(opts)
 	if err != nil {
 		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)
+	}
+	if err := s.exemplars.shrink(db); err != nil {
+		return errors.Join(fmt.Errorf("exemplars: %w", err), db.Close())
 	}
 	if s.writes != nil {
 		db.SetWriteNotified(s.writes)
@@ -459,6 +463,7 @@ func (s *Store) setApplied(section config.StorageConfig) {
 		encoding = chunkenc.EncXOR2
 	}
 	s.applied = section
+	s.exemplars.setMax(section.ExemplarsConfig.MaxExemplars)
 	s.gate.enable(section.TSDBConfig.OutOfOrderTimeWindow)
 	s.encoding.Store(uint32(encoding))
 }
@@ -496,7 +501,7 @@ func (s *Store) Appender(ctx context.Context) storage.Appender {
 	if err := s.guard.refusal(); err != nil {
 		return notReady{err}
 	}
-	return guardedAppender{db.Appender(ctx), s.guard, s.gate}
+	return guardedAppender{db.Appender(ctx), s.guard, s.gate, &s.exemplars}
 }
 
 // AppenderV2 implements storage.AppendableV2.
@@ -508,7 +513,7 @@ func (s *Store) AppenderV2(ctx context.Context) storage.AppenderV2 {
 	if err := s.guard.refusal(); err != nil {
 		return notReadyV2{err}
 	}
-	return guardedAppenderV2{db.AppenderV2(ctx), s.guard, s.gate}
+	return guardedAppenderV2{db.AppenderV2(ctx), s.guard, s.gate, &s.exemplars}
 }
 
 // Refusal returns why samples are not accepted, nil if they are.

@@ -13,7 +13,7 @@ const (
 	// seriesPerStripe is the number of series up to which Go keeps a map in one group, without a table: an append by
 	// reference then takes a third less CPU. With 16 it costs as much as with 64.
 	seriesPerStripe = 8
-	stripesMin      = 1 << 12 // 1 MB
+	stripesMin      = 1 << 10 // 250 KB
 	stripesMax      = 1 << 20 // for 8 million series; the stripes take 250 MB, the series 8 GB
 	// guessedSeriesMax limits what is taken from the configuration and from the log, which for a million series is
 	// 28 MB of stripes.

@@ -24,9 +24,9 @@ func TestStripes_FollowTheNumberOfSeries(t *testing.T) {
 		prepare  func(dir string)
 		want     int
 	}{
-		{"new, nothing to scrape", 0, nil, 1 << 12},
-		{"new, as many as fit into the least number", 8 << 12, nil, 1 << 12},
-		{"new, one more", 8<<12 + 1, nil, 1 << 13},
+		{"new, nothing to scrape", 0, nil, 1 << 10},
+		{"new, as many as fit into the least number", 8 << 10, nil, 1 << 10},
+		{"new, one more", 8<<10 + 1, nil, 1 << 11},
 		{"new, a million", 1_000_000, nil, 1 << 17},
 		{"new, more than a guess may have", 50_000_000, nil, 1 << 17},
 		{"a log of 40 MB", 1000, func(dir string) {

@@ -306,7 +306,6 @@ func (s *Store) Options() Options { return s.opts }
 // WALReplayStatus returns the progress.
 func (s *Store) Open() error {
 	opts := s.opts.prometheus()
-	opts.StripeSize = s.stripes()
 	opts.BlockCompactionExcludeFunc = s.lateBlock
 	if path := s.opts.UploadedBlocksFile; path != "" {
 		uploaded := &uploadedBlocks{path: path, logger: s.logger}
@@ -318,6 +317,7 @@ func (s *Store) Open() error {
 		s.logger.Warn("The disk is nearly full. If the replay of the write-ahead log cannot write chunks of the head, the "+
 			"process ends with a panic; nothing is lost, and the next start repeats the replay", "dir", s.opts.Dir, "err", err)
 	}
+	opts.StripeSize = s.stripes()
 	db, err := s.openDatabase(opts)
 	if err != nil {
 		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)

@@ -14,26 +14,29 @@ import (
 // only for SelectOptions.Summaries.
 const Summarized = chunkenc.Encoding(0xfe)
 
-// Summaries state which chunks of a selection may be Summarized.
+// Summaries state which chunks of a selection may be Summarized. Their functions must be safe for concurrent use.
 type Summaries struct {
-	// Whole reports whether the summary of a chunk is enough, by the times of its first and last sample (ms, inclusive).
-	// It must be safe for concurrent use.
+	// Whole reports whether a summary of samples is enough, by the times of the first and the last one (ms, inclusive).
 	Whole func(minMS, maxMS int64) bool
-	// Rising: a chunk in which a value is less than the value before must not be Summarized.
+	// Until returns the time up to which a summary that ends at a time may include later samples. A querier may then
+	// return one summary of adjacent chunks, and summaries of parts of a chunk. nil: each summary is of one chunk.
+	Until func(ms int64) int64
+	// Rising: samples of which one has a lesser value than the one before must not be Summarized.
 	Rising bool
-	// Fits reports whether a summary is enough; nil: each one is. It must be safe for concurrent use.
+	// Fits reports whether the summary of a chunk is enough; nil: each one is. It excludes Until.
 	Fits func(*Summary) bool
 }
 
-// Summary is what a float chunk contributes to a window that covers it whole. A chunk without samples has no summary, nor
-// has a chunk with a NaN (a stale marker is one) or with a negative zero: there results depend on the order of samples.
+// Summary is what float samples, for example of a chunk, contribute to a window that covers them all. Samples with a
+// NaN (a stale marker is one) or with a negative zero have none: there results depend on their order.
 type Summary struct {
 	Count       int  // samples, at least 1
-	Changes     int  // samples that differ from the sample before, in the chunk
+	Changes     int  // samples that differ from the sample before, the first one excepted
 	Falls       bool // a value is less than the value before
 	First, Last float64
 	Min, Max    float64
-	Gap         byte // no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk
+	// Gap: no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk, nor extended.
+	Gap byte
 }
 
 // GapMax is the greatest Summary.Gap.
@@ -57,12 +60,40 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 		if p.F != before {
 			s.Changes++
 		}
-		s.Falls = s.Falls || p.F < before
-		s.Min, s.Max, before = min(s.Min, p.F), max(s.Max, p.F), p.F
+		if p.F < before {
+			s.Falls = true
+		}
+		if p.F < s.Min {
+			s.Min = p.F
+		}
+		if p.F > s.Max {
+			s.Max = p.F
+		}
+		before = p.F
 		gap, at = max(gap, p.T-at), p.T
 	}
 	s.Gap = byte(min(bits.Len64(uint64(max(gap, 1)-1)), GapMax))
 	return s, true
+}
+
+// Extend adds the summary of later samples. It returns false, and changes nothing, if there are too many samples, or if
+// with rising a value falls.
+func (s *Summary) Extend(by *Summary, rising bool) bool {
+	falls := by.Falls || by.First < s.Last
+	if falls && rising || s.Count > math.MaxInt32-by.Count {
+		return false
+	}
+	if by.First != s.Last {
+		s.Changes++
+	}
+	if by.Min < s.Min {
+		s.Min = by.Min
+	}
+	if by.Max > s.Max {
+		s.Max = by.Max
+	}
+	s.Count, s.Changes, s.Falls, s.Last = s.Count+by.Count, s.Changes+by.Changes, s.Falls || falls, by.Last
+	return true
 }
 
 // AppendSummary appends a summary as the data of a Summarized chunk:
@@ -84,7 +115,7 @@ func AppendSummary(dst []byte, s Summary) []byte {
 // Summary returns the summary in the data of a Summarized chunk. Its errors are ErrCorrupt.
 func (c *Chunk) Summary() (s Summary, err error) {
 	count, n := binary.Uvarint(c.Data)
-	if n <= 0 || count == 0 || count > math.MaxUint16 {
+	if n <= 0 || count == 0 || count > math.MaxInt32 {
 		return s, fmt.Errorf("%w: summary of a chunk has no number of samples", ErrCorrupt)
 	}
 	changes, m := binary.Uvarint(c.Data[n:])

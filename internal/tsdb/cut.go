@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 
 	"github.com/ferula-io/ferula/internal/series"
@@ -28,12 +27,13 @@ type cuts struct {
 }
 
 // undeleted removes the chunks that are deleted completely, in place.
-func undeleted(metas []chunks.Meta, deleted tombstones.Intervals) []chunks.Meta {
+func undeleted[C any](chunks []C, deleted tombstones.Intervals, times func(C) (minMS, maxMS int64)) []C {
 	if len(deleted) == 0 {
-		return metas
+		return chunks
 	}
-	return slices.DeleteFunc(metas, func(m chunks.Meta) bool {
-		return tombstones.Interval{Mint: m.MinTime, Maxt: m.MaxTime}.IsSubrange(deleted)
+	return slices.DeleteFunc(chunks, func(c C) bool {
+		minMS, maxMS := times(c)
+		return tombstones.Interval{Mint: minMS, Maxt: maxMS}.IsSubrange(deleted)
 	})
 }
 

@@ -85,7 +85,8 @@ func (s *headSet) read(i int) (ok bool, err error) {
 		}
 		return false, err
 	}
-	if s.metas = undeleted(s.metas, deleted); len(s.metas) == 0 {
+	s.metas = undeleted(s.metas, deleted, func(m chunks.Meta) (minMS, maxMS int64) { return m.MinTime, m.MaxTime })
+	if len(s.metas) == 0 {
 		return false, nil
 	}
 	s.setLabels(i)

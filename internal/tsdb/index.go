@@ -119,7 +119,7 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 // entryParts has the decoded parts of a series entry.
 type entryParts struct {
 	labels  []byte // encoded
-	metas   []chunks.Meta
+	metas   []blocks.Chunk
 	skipped int // chunks before metas
 }
 
@@ -145,7 +145,7 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 	return err
 }
 
-func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []chunks.Meta) (_ []chunks.Meta, skipped int, err error) {
+func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []blocks.Chunk) (_ []blocks.Chunk, skipped int, err error) {
 	list := blocks.NewChunks(*r)
 	for list.Next() {
 		c := list.At()
@@ -153,7 +153,7 @@ func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []chunks.Meta) (_ []c
 			break
 		}
 		if c.MaxMS >= mint {
-			metas = append(metas, chunks.Meta{Ref: chunks.ChunkRef(c.Ref), MinTime: c.MinMS, MaxTime: c.MaxMS})
+			metas = append(metas, c)
 		} else if len(metas) == 0 {
 			skipped++
 		}
@@ -177,7 +177,7 @@ func (b byteSlice) Sub(start, end int) index.ByteSlice { return b[start:end] }
 type segments [][]byte
 
 // chunk returns the encoding and the data at a chunk reference.
-func (s segments) chunk(ref chunks.ChunkRef) (encoding byte, data []byte, err error) {
+func (s segments) chunk(ref uint64) (encoding byte, data []byte, err error) {
 	file, at := chunks.BlockChunkRef(ref).Unpack()
 	if file < 0 || file >= len(s) || at < chunks.SegmentHeaderSize || at > len(s[file]) {
 		return 0, nil, fmt.Errorf("%w: offset %d is outside segment %d", ErrCorrupt, at, file)

@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/index"
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/blocks"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -66,7 +66,9 @@ func (r *rawBlock) selectSeries(ctx context.Context, opts series.SelectOptions, 
 	if err != nil {
 		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
 	}
-	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts, sums: r.summaries(opts.Summaries)}
+	set := &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts}
+	set.sums = set.summaries()
+	return set
 }
 
 // rawSet iterates over the series of a block. Entries are decoded from the mapped index;
@@ -108,30 +110,34 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 		return false, err
 	}
 	deleted := b.deletions[storage.SeriesRef(ref)]
-	if s.metas = undeleted(s.metas, deleted); len(s.metas) == 0 {
+	s.metas = undeleted(s.metas, deleted, func(c blocks.Chunk) (minMS, maxMS int64) { return c.MinMS, c.MaxMS })
+	if len(s.metas) == 0 {
 		return false, nil
 	}
-	s.begin(deleted, b.mint, b.maxt, s.metas[0].MinTime < b.mint && !s.opts.Uncut,
-		s.metas[len(s.metas)-1].MaxTime > b.maxt && !s.opts.Uncut)
+	s.begin(deleted, b.mint, b.maxt, s.metas[0].MinMS < b.mint && !s.opts.Uncut,
+		s.metas[len(s.metas)-1].MaxMS > b.maxt && !s.opts.Uncut)
 	s.chunks = s.chunks[:0]
 	if s.opts.LabelsOnly {
 		return true, nil
 	}
-	if s.sums != nil {
-		s.sums.begin(ref, len(deleted) > 0)
-	}
-	for i, meta := range s.metas {
-		if s.sums != nil && s.sums.find(s.skipped+i, meta) {
-			s.chunks = append(s.chunks, s.sums.chunk(meta))
-		} else if err := s.chunk(meta); err != nil {
-			return false, fmt.Errorf("chunk %d: %w", meta.Ref, err)
+	s.sums.begin(ref, len(deleted) > 0)
+	for i := 0; i < len(s.metas); {
+		if n := s.sums.add(i); n > 0 {
+			i += n
+			continue
 		}
+		s.sums.flush()
+		if err := s.chunk(s.metas[i]); err != nil {
+			return false, fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
+		}
+		i++
 	}
+	s.sums.flush()
 	return true, nil
 }
 
 // chunk appends one chunk of the current series, as stored unless samples are deleted.
-func (s *rawSet) chunk(meta chunks.Meta) error {
+func (s *rawSet) chunk(meta blocks.Chunk) error {
 	encoding, data, err := s.block.files.segments.chunk(meta.Ref)
 	if err != nil {
 		return err
@@ -151,8 +157,8 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	return nil
 }
 
-func chunkOf(meta chunks.Meta, encoding byte, data []byte) series.Chunk {
-	return series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Mapped: true,
+func chunkOf(meta blocks.Chunk, encoding byte, data []byte) series.Chunk {
+	return series.Chunk{MinMS: meta.MinMS, MaxMS: meta.MaxMS, Encoding: chunkenc.Encoding(encoding), Mapped: true,
 		Data: data}
 }
 

@@ -15,10 +15,10 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/tsdb"
-	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 	"github.com/prometheus/prometheus/tsdb/index"
 
+	"github.com/ferula-io/ferula/internal/blocks"
 	"github.com/ferula-io/ferula/internal/blocks/summaries"
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series"
@@ -264,9 +264,9 @@ func (m *mapped) summarize(ctx context.Context, w *summaries.Writer, pace *pace)
 	return w.Close()
 }
 
-func chunksOverlap(metas []chunks.Meta) bool {
+func chunksOverlap(metas []blocks.Chunk) bool {
 	for i := 1; i < len(metas); i++ {
-		if metas[i].MinTime <= metas[i-1].MaxTime {
+		if metas[i].MinMS <= metas[i-1].MaxMS {
 			return true
 		}
 	}
@@ -307,18 +307,23 @@ func (f *sideFiles) discard(path string, err error) {
 	}
 }
 
-// seriesSummaries returns chunks of one series after the other as summaries.
+// seriesSummaries appends summaries to the chunks of a set, of one series after the other.
 type seriesSummaries struct {
-	block  *rawBlock
-	opts   *series.Summaries
-	file   *summaries.Reader
-	cursor summaries.Cursor
+	set     *rawSet
+	opts    *series.Summaries
+	file    *summaries.Reader
+	cursor  summaries.Cursor
+	decoder summaries.Decoder
 
 	ref    uint64
 	state  int // of the current series
 	series summaries.Series
 	read   int    // summaries that were read
-	data   []byte // of the chunks that were returned
+	data   []byte // of the chunks that were appended
+
+	current      series.Summary // not appended yet; without samples there is none
+	minMS, maxMS int64          // of its samples
+	untilMS      int64          // later samples up to this time may extend it
 }
 
 // The states of a seriesSummaries.
@@ -329,29 +334,74 @@ const (
 )
 
 // summaries returns nil if the block has no summaries, or none are wanted.
-func (r *rawBlock) summaries(opts *series.Summaries) *seriesSummaries {
-	file := r.files.summaries.Load()
-	if opts == nil || file == nil {
+func (s *rawSet) summaries() *seriesSummaries {
+	file := s.block.files.summaries.Load()
+	if s.opts.Summaries == nil || file == nil {
 		return nil
 	}
-	return &seriesSummaries{block: r, opts: opts, file: file, cursor: file.Cursor()}
+	return &seriesSummaries{set: s, opts: s.opts.Summaries, file: file, cursor: file.Cursor(), untilMS: math.MinInt64}
 }
 
 // begin begins a series. One with deleted samples has no summaries.
 func (s *seriesSummaries) begin(ref uint64, deleted bool) {
+	if s == nil {
+		return
+	}
 	s.ref, s.state, s.read, s.data = ref, notSought, 0, s.data[:0]
 	if deleted {
 		s.state = absent
 	}
 }
 
-// find moves to the summary of chunk i of the series, by its number in the index. It returns false if the chunk must be
-// read.
-func (s *seriesSummaries) find(i int, meta chunks.Meta) bool {
-	if s.state == absent || meta.MinTime < s.block.mint || meta.MaxTime > s.block.maxt ||
-		!s.opts.Whole(meta.MinTime, meta.MaxTime) {
-		return false
+// add adds chunks of the current series of the set, from number i on. It returns how many; 0: chunk i must be read.
+func (s *seriesSummaries) add(i int) (n int) {
+	if s == nil {
+		return 0
 	}
+	chunks, first := s.set.metas[i:], s.set.skipped+i
+	for ; n < len(chunks) && chunks[n].MaxMS <= s.untilMS; n++ {
+		if all := s.find(first + n); all == nil || !s.current.Extend(all, s.opts.Rising) {
+			break
+		}
+		s.maxMS = chunks[n].MaxMS
+	}
+	c := chunks[0]
+	if n > 0 || s.state == absent || c.MinMS < s.set.block.mint || c.MaxMS > s.set.block.maxt {
+		return n
+	}
+	splitMS := c.MaxMS
+	if !s.opts.Whole(c.MinMS, c.MaxMS) {
+		if s.opts.Until == nil {
+			return 0
+		}
+		splitMS = s.opts.Until(c.MinMS)
+		if splitMS >= c.MaxMS || !s.opts.Whole(c.MinMS, splitMS) || !s.opts.Whole(splitMS+1, c.MaxMS) {
+			return 0
+		}
+	}
+	all := s.find(first)
+	if all == nil || all.Falls && (s.opts.Rising || splitMS < c.MaxMS) {
+		return 0
+	}
+	if splitMS == c.MaxMS {
+		s.extend(all, c.MinMS, c.MaxMS)
+		return 1
+	}
+	encoding, data, err := s.set.block.files.segments.chunk(c.Ref)
+	if err != nil {
+		return 0 // the reader of the chunk returns the error
+	}
+	head, tail, ends, ok := s.decoder.Split(chunkOf(c, encoding, data), splitMS, all)
+	if !ok {
+		return 0
+	}
+	s.extend(&head, c.MinMS, ends[0])
+	s.extend(&tail, ends[1], c.MaxMS)
+	return 1
+}
+
+// find returns the summary of chunk i; nil if there is none.
+func (s *seriesSummaries) find(i int) *series.Summary {
 	if s.state == notSought {
 		s.state = absent
 		list, ok, err := s.cursor.Seek(s.ref)
@@ -366,18 +416,38 @@ func (s *seriesSummaries) find(i int, meta chunks.Meta) bool {
 			s.damaged(s.series.Err())
 		}
 	}
-	if s.state != found {
-		return false
+	all := s.series.At()
+	if s.state != found || all.Count == 0 || s.opts.Fits != nil && !s.opts.Fits(all) {
+		return nil
 	}
-	summary := s.series.At()
-	return summary.Count > 0 && !(summary.Falls && s.opts.Rising) && (s.opts.Fits == nil || s.opts.Fits(summary))
+	return all
 }
 
-// chunk returns the chunk that find has found.
-func (s *seriesSummaries) chunk(meta chunks.Meta) series.Chunk {
-	from := len(s.data)
-	s.data = series.AppendSummary(s.data, *s.series.At())
-	return series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: series.Summarized, Data: s.data[from:]}
+// extend adds samples to the current summary, or begins another one with them.
+func (s *seriesSummaries) extend(by *series.Summary, minMS, maxMS int64) {
+	if maxMS <= s.untilMS && s.current.Extend(by, s.opts.Rising) {
+		s.maxMS = maxMS
+		return
+	}
+	s.flush()
+	s.current, s.minMS, s.maxMS = *by, minMS, maxMS
+	if s.opts.Until != nil {
+		s.untilMS = min(s.opts.Until(maxMS), s.set.block.maxt)
+	}
+}
+
+// flush appends the current summary.
+func (s *seriesSummaries) flush() {
+	if s == nil {
+		return
+	}
+	if s.current.Count > 0 {
+		from := len(s.data)
+		s.data = series.AppendSummary(s.data, s.current)
+		s.set.chunks = append(s.set.chunks, series.Chunk{MinMS: s.minMS, MaxMS: s.maxMS, Encoding: series.Summarized,
+			Data: s.data[from:]})
+	}
+	s.current.Count, s.untilMS = 0, math.MinInt64
 }
 
 // damaged ends the use of the file by everybody. err is nil if a series has fewer summaries than chunks.
@@ -386,8 +456,9 @@ func (s *seriesSummaries) damaged(err error) {
 	if err == nil {
 		err = fmt.Errorf("%w: series %d has fewer than %d", summaries.ErrCorrupt, s.ref, s.read)
 	}
-	if s.block.files.summaries.CompareAndSwap(s.file, nil) {
-		f := s.block.store.mappings.sides
-		f.discard(filepath.Join(f.dir, filepath.Base(s.block.block.Dir())), err)
+	b := s.set.block
+	if b.files.summaries.CompareAndSwap(s.file, nil) {
+		f := b.store.mappings.sides
+		f.discard(filepath.Join(f.dir, filepath.Base(b.block.Dir())), err)
 	}
 }

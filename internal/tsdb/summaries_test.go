@@ -118,41 +118,62 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 		t.Fatalf("%d series, not %d", len(got), len(want))
 	}
 	for i, one := range want {
-		if !bytes.Equal(got[i].labels, one.labels) || len(got[i].chunks) != len(one.chunks) {
+		if !bytes.Equal(got[i].labels, one.labels) || opts.Until == nil && len(got[i].chunks) != len(one.chunks) {
 			t.Fatalf("series %q with %d chunks, not %q with %d", got[i].labels, len(got[i].chunks), one.labels, len(one.chunks))
 		}
 		if series.SamplesOf(got[i].chunks) != series.SamplesOf(one.chunks) {
 			t.Fatalf("series %q has %d samples, not %d", one.labels, series.SamplesOf(got[i].chunks), series.SamplesOf(one.chunks))
 		}
-		for j, c := range one.chunks {
-			have := got[i].chunks[j]
-			var summary series.Summary
-			ok := false
-			if c.Encoding == chunkenc.EncXOR {
-				points, err := xor.AppendPoints([]promql.FPoint(nil), c.Data, xor.Ascending)
-				if err != nil {
-					t.Fatal(err)
+		left := one.chunks
+		var points []promql.FPoint // of the chunk before left that are not compared yet
+		for j, have := range got[i].chunks {
+			if have.Encoding != series.Summarized {
+				c := left[0]
+				if len(points) > 0 || have.MinMS != c.MinMS || have.MaxMS != c.MaxMS || have.Encoding != c.Encoding ||
+					!bytes.Equal(have.Data, c.Data) {
+					t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, c)
 				}
-				summary, ok = series.SummaryOf(points)
+				if summary, ok := series.SummaryOf(pointsOf(t, c)); ok && c.MaxMS < headMS && (!summary.Falls || !opts.Rising) &&
+					(opts.Whole(c.MinMS, c.MaxMS) || opts.Until != nil && !summary.Falls && opts.Whole(opts.Until(c.MinMS)+1, c.MaxMS)) {
+					missed++
+				}
+				left = left[1:]
+				continue
 			}
-			ok = ok && opts.Whole(c.MinMS, c.MaxMS) && (!summary.Falls || !opts.Rising)
-			expected := c
-			if have.Encoding == series.Summarized {
-				if !ok {
-					t.Fatalf("series %q, chunk %d is summarized", one.labels, j)
+			for len(left) > 0 && left[0].MinMS <= have.MaxMS {
+				more := pointsOf(t, left[0])
+				if _, ok := series.SummaryOf(more); !ok || opts.Until == nil && len(points) > 0 {
+					t.Fatalf("series %q, chunk %d is in a summary", one.labels, j)
 				}
-				expected.Encoding, expected.Data, expected.Mapped = series.Summarized, series.AppendSummary(nil, summary), false
+				points, left = append(points, more...), left[1:]
 				summarized++
-			} else if ok && c.MaxMS < headMS {
-				missed++
 			}
-			if have.MinMS != c.MinMS || have.MaxMS != c.MaxMS || have.Encoding != expected.Encoding ||
-				!bytes.Equal(have.Data, expected.Data) {
-				t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, expected)
+			n := 0
+			for n < len(points) && points[n].T <= have.MaxMS {
+				n++
 			}
+			summary, _ := series.SummaryOf(points[:n])
+			if n == 0 || points[0].T != have.MinMS || points[n-1].T != have.MaxMS || !opts.Whole(have.MinMS, have.MaxMS) ||
+				opts.Rising && summary.Falls || !bytes.Equal(have.Data, series.AppendSummary(nil, summary)) {
+				t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, summary)
+			}
+			points = points[n:]
 		}
 	}
 	return summarized, missed
+}
+
+// pointsOf returns the samples of a chunk; none of one that is not XOR.
+func pointsOf(t *testing.T, c series.Chunk) []promql.FPoint {
+	t.Helper()
+	if c.Encoding != chunkenc.EncXOR {
+		return nil
+	}
+	points, err := xor.AppendPoints([]promql.FPoint(nil), c.Data, xor.Ascending)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return points
 }
 
 func summarize(t *testing.T, s *Store) {
@@ -208,6 +229,17 @@ func TestSummaries_EqualTheChunks(t *testing.T) {
 			from, odd := startMS+r.Int64N(7*hourMS), r.Int64N(5)
 			checkSummaries(t, s, from, from+r.Int64N(5*hourMS), series.Summaries{Rising: r.IntN(2) == 0,
 				Whole: func(mint, maxt int64) bool { return (mint/60_000+maxt)%5 != odd }})
+		}
+		for _, step := range []int64{1000, 20 * 60_000, 30*60_000 + 1, hourMS, 2*hourMS - 17, 5 * hourMS, 100 * hourMS} {
+			edges := series.Steps{FirstMS: startMS - r.Int64N(step), LastMS: end + 100*hourMS, StepMS: step}
+			opts := series.Summaries{Until: edges.NotBefore, Rising: r.IntN(2) == 0,
+				Whole: func(mint, maxt int64) bool { return edges.NotBefore(mint) >= maxt }}
+			n, missed := checkSummaries(t, s, startMS, end, opts)
+			if step > hourMS/2 && (n < 50 || missed > 5) {
+				t.Errorf("edges each %d ms: %d chunks are summarized, %d others could be", step, n, missed)
+			}
+			from := startMS + r.Int64N(7*hourMS)
+			checkSummaries(t, s, from, from+r.Int64N(5*hourMS), opts)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)

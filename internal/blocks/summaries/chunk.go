@@ -1,12 +1,17 @@
 package summaries
 
 import (
+	"slices"
+
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
 )
+
+// splitBatch is the number of samples that Split decodes at once if it has not reached its time.
+const splitBatch = 16
 
 // Decoder makes summaries of chunks. It reuses a buffer.
 type Decoder struct{ points []promql.FPoint }
@@ -26,4 +31,47 @@ func (d *Decoder) Summary(c series.Chunk) (s series.Summary) {
 		return all
 	}
 	return s
+}
+
+// Split returns the summaries of two parts of a chunk: of the samples up to a time, which is before its last sample,
+// and of the later ones; and the times at which the first part ends and the second begins. all is the summary of the
+// chunk, in which no value falls. Split decodes the first part only. ok is false if the chunk is not what its index or
+// its summary says.
+func (d *Decoder) Split(c series.Chunk, at int64, all *series.Summary) (
+	head, tail series.Summary, ends [2]int64, ok bool) {
+	var r xor.Reader
+	if c.Encoding != chunkenc.EncXOR || r.Reset(c.Data, xor.Ascending) != nil || r.Samples() != all.Count {
+		return head, tail, ends, false
+	}
+	// As many samples as there are up to that time if all intervals are equal, and one more.
+	share := float64(uint64(at-c.MinMS)) / float64(uint64(c.MaxMS-c.MinMS))
+	batch := min(all.Count, 2+int(min(share, 1)*float64(all.Count-1)))
+	d.points = d.points[:0]
+	for len(d.points) == 0 || d.points[len(d.points)-1].T <= at {
+		from := len(d.points)
+		d.points = slices.Grow(d.points, batch)[:from+batch]
+		n, err := xor.Read(&r, d.points[from:])
+		if n == 0 || err != nil {
+			return head, tail, ends, false
+		}
+		d.points, batch = d.points[:from+n], splitBatch
+	}
+	n, changes, before := 0, 0, all.First
+	for ; d.points[n].T <= at; n++ {
+		if d.points[n].F != before {
+			changes++
+		}
+		before = d.points[n].F
+	}
+	if n == 0 || d.points[0].T != c.MinMS {
+		return head, tail, ends, false
+	}
+	next := d.points[n]
+	head = series.Summary{Count: n, Changes: changes, First: all.First, Last: before, Min: all.First, Max: before}
+	if next.F != before {
+		changes++
+	}
+	tail = series.Summary{Count: all.Count - n, Changes: all.Changes - changes, First: next.F, Last: all.Last, Min: next.F,
+		Max: all.Last}
+	return head, tail, [2]int64{d.points[n-1].T, next.T}, true
 }

@@ -121,8 +121,21 @@ func (s *Series) Next() bool {
 	}
 	s.s.Gap = b.gap
 	s.s.Count, s.s.Falls = b.count, flags&falls != 0
-	if flags&newChanges != 0 {
-		b.changes = int(min(s.r.Uvarint(), math.MaxUint32))
+	var first, last uint64
+	if flags&(newChanges|same|flat|floats) == newChanges {
+		var changes uint64
+		changes, first, last = s.r.Three()
+		b.changes = int(min(changes, math.MaxUint32))
+	} else {
+		if flags&newChanges != 0 {
+			b.changes = int(min(s.r.Uvarint(), math.MaxUint32))
+		}
+		if flags&(same|floats) == 0 {
+			first = s.r.Uvarint()
+		}
+		if flags&(flat|floats) == 0 {
+			last = s.r.Uvarint()
+		}
 	}
 	s.s.Changes = b.changes
 	if flags&flat != 0 {
@@ -132,7 +145,7 @@ func (s *Series) Next() bool {
 	if flags&floats != 0 {
 		s.floats(flags)
 	} else {
-		s.integers(flags)
+		s.integers(flags, blocks.Signed(first), blocks.Signed(last))
 	}
 	b.last = s.s.Last
 	if s.r.Bad || flags&present == 0 || s.s.Count == 0 || s.s.Count > math.MaxUint16 || s.s.Changes >= s.s.Count ||
@@ -143,20 +156,19 @@ func (s *Series) Next() bool {
 	return true
 }
 
-func (s *Series) integers(flags byte) {
-	first := int64(s.s.First)
-	if flags&same == 0 {
-		first = s.before.integer + s.r.Varint()
-		s.s.First = float64(first)
+// integers computes integers from the differences to the numbers before them.
+func (s *Series) integers(flags byte, first, last int64) {
+	before := s.before.integer
+	if flags&same != 0 {
+		before = int64(s.before.last)
 	}
-	s.s.Last = s.s.First
-	if flags&flat == 0 {
-		s.before.integer = first + s.r.Varint()
-		s.s.Last = float64(s.before.integer)
-	} else {
-		s.before.integer = first
+	first += before
+	s.before.integer = first + last
+	s.s.First, s.s.Last = float64(first), float64(s.before.integer)
+	s.s.Min, s.s.Max = s.s.First, s.s.Last
+	if s.s.Min > s.s.Max { // the functions min and max take longer: they expect NaN
+		s.s.Min, s.s.Max = s.s.Last, s.s.First
 	}
-	s.s.Min, s.s.Max = min(s.s.First, s.s.Last), max(s.s.First, s.s.Last)
 	if flags&extremes != 0 {
 		s.s.Min -= float64(s.r.Uvarint())
 		s.s.Max += float64(s.r.Uvarint())

@@ -93,6 +93,82 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
+// yearStore returns a store of a tenth of a year of 100 counters at 15 s, with files of summaries.
+func yearStore(b *testing.B) *tsdb.Store {
+	b.Helper()
+	parent := os.Getenv("FERULA_BENCH_DIR")
+	if parent == "" {
+		b.Skip("FERULA_BENCH_DIR is not set")
+	}
+	dir := filepath.Join(parent, "year")
+	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
+		const blockMS = 486 * hourMS // what Prometheus compacts blocks of a year to
+		rng, sums, at := rand.New(rand.NewPCG(3, 4)), [100]float64{}, beginMS-beginMS%blockMS
+		for range 2 {
+			w, err := promtsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, blockMS)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for end := at + blockMS; at < end; at += 15_000 {
+				app := w.Appender(b.Context())
+				for i := range sums {
+					sums[i] += float64(rng.IntN(100))
+					lset := labels.FromStrings(labels.MetricName, "x_total", "namespace", fmt.Sprint("team-", i%20), "pod", fmt.Sprintf("pod-%d-%x", i/10, i*40503), "container", fmt.Sprint("container-", i%10), "instance", fmt.Sprintf("10.0.0.%d:9100", i/10), "job", "kubelet")
+					if _, err := app.Append(0, lset, at+int64(i*149), sums[i]); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := app.Commit(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if _, err := w.Flush(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			if err := w.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "done"), nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	store := openStore(b, dir)
+	if err := store.Summarize(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	return store
+}
+
+// BenchmarkYear evaluates some of the thousand steps of a query over a year.
+func BenchmarkYear(b *testing.B) {
+	store := yearStore(b)
+	options := optionsOf(engineOpts(50_000_000))
+	options.Workers = columns.NewWorkers(runtime.GOMAXPROCS(0) - 1)
+	engine := columns.New(options)
+	const stepMS, steps = 365 * 24 * hourMS / 1000, 100
+	for _, query := range []string{`sum by (job) (rate(x_total[31536s]))`, `sum(max_over_time(x_total[31536s]))`, `sum(x_total)`} {
+		b.Run(query, func(b *testing.B) {
+			start := beginMS - beginMS%(486*hourMS) + stepMS
+			r := request{query: query, start: start, end: start + (steps-1)*stepMS, step: time.Duration(stepMS) * time.Millisecond}
+			before := cpuTime(b)
+			for b.Loop() {
+				q, err := r.open(engine, store)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if res := q.Exec(b.Context()); res.Err != nil {
+					b.Fatal(res.Err)
+				}
+				q.Close()
+			}
+			spent := float64((cpuTime(b) - before).Nanoseconds()) / float64(b.N)
+			b.ReportMetric(spent/100/float64(steps*stepMS/15_000/120), "cpu-ns/chunk")
+			b.ReportMetric(spent/1e6*10, "cpu-ms/1000series")
+		})
+	}
+}
+
 // BenchmarkSmall compares the engines over 10 series x 1 h, as in a dashboard.
 func BenchmarkSmall(b *testing.B) {
 	store := benchStore(b, 10_000)

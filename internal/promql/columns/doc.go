@@ -21,11 +21,11 @@
 // label value, or the labels of all series, would become too long (changedLabelMax, bytesOfSample).
 //
 // If windows are long or far apart, a selection asks for summaries of chunks instead of their samples (summaries.go): of
-// chunks that each window covers whole or not at all. rate, increase, delta, changes, resets, instant selectors, and
-// min, max, count, last, first, present, absent, ts_of_first and ts_of_last_over_time use them. Other functions decode
-// all chunks in their windows: the order in which sum, avg and stddev add samples is part of the result, quantiles
-// and regressions need all samples, and irate and idelta need the last two, which no summary has. No function decodes a
-// chunk that is in no window.
+// chunks that each window covers whole or not at all, and of the parts of a chunk in which one window ends. rate,
+// increase, delta, changes, resets, instant selectors, and min, max, count, last, first, present, absent, ts_of_first
+// and ts_of_last_over_time use them. Other functions decode all chunks in their windows: the order in which sum, avg
+// and stddev add samples is part of the result, quantiles and regressions need all samples, and irate and idelta need
+// the last two, which no summary has. No function decodes a chunk that is in no window.
 //
 // Several goroutines compute a large selection (parallel.go, ordered.go). They read batches of series in turn,
 // then decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order

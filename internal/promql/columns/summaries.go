@@ -10,13 +10,12 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// decoded has the points of a series. Summaries of chunks between which no window begins or ends are two points: the
-// first value at the first sample, and the last value at the last sample. Every function that uses summaries thereby
-// gets the same result from these points as from all samples, except where it counts.
+// decoded has the points of a series. A summary is two points: the first value at the first sample, and the last value
+// at the last sample. Every function that uses summaries thereby gets the same result from these points as from all
+// samples, except where it counts.
 type decoded struct {
 	points    []promql.FPoint
 	stretches []stretch // the summaries among the points
-	until     int64     // a summary up to this time belongs to the last stretch
 }
 
 // stretch is the second of two points that stand for more samples. It has totals of the series up to this point.
@@ -161,14 +160,14 @@ func (c *cover) summaries() *series.Summaries {
 	if c.filter != nil {
 		return c.filterSummaries()
 	}
-	return &series.Summaries{Whole: c.enough, Rising: c.rising}
+	return &series.Summaries{Whole: c.enough, Until: c.until, Rising: c.rising}
 }
 
-// enough reports whether a summary is enough of a chunk: no window touches the chunk, or each window that touches it
-// covers it whole.
+// enough reports whether a summary is enough of the samples from minMS to maxMS: no window touches them, each window
+// that touches them covers them all, or they are outside the selection's range.
 func (c *cover) enough(minMS, maxMS int64) bool {
 	end := c.ends.NotBefore(minMS)
-	if end > c.ends.LastMS || end-c.rangeMS >= maxMS {
+	if end > c.ends.LastMS || end-c.rangeMS >= maxMS || maxMS < c.mint || minMS > c.maxt {
 		return true
 	}
 	if !c.whole || end < maxMS || minMS < c.mint || maxMS > c.maxt {
@@ -187,14 +186,22 @@ func (c *cover) untouched(minMS, maxMS int64) bool {
 	return end > c.ends.LastMS || end-c.rangeMS >= maxMS
 }
 
-// nextEdge returns the first start or end of a window at or after a time.
-func (c *cover) nextEdge(ms int64) int64 {
+// until returns the first start or end of a window, or end of the selection's range, at or after a time.
+func (c *cover) until(ms int64) int64 {
 	edge := int64(math.MaxInt64)
-	if end := c.ends.NotBefore(ms); end <= c.ends.LastMS {
-		edge = end
+	switch {
+	case ms < c.mint:
+		edge = c.mint - 1
+	case ms <= c.maxt:
+		edge = c.maxt
 	}
-	if start := c.ends.NotBefore(ms+c.rangeMS) - c.rangeMS; c.starts && start <= c.ends.LastMS-c.rangeMS {
-		edge = min(edge, start)
+	if end := c.ends.NotBefore(ms); end <= c.ends.LastMS {
+		edge = min(edge, end)
+	}
+	if c.rangeMS > 0 { // see join
+		if start := c.ends.NotBefore(ms+c.rangeMS) - c.rangeMS; start <= c.ends.LastMS-c.rangeMS {
+			edge = min(edge, start)
+		}
 	}
 	return edge
 }
@@ -218,7 +225,7 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 		invariant.Check(c.enough(chunk.MinMS, chunk.MaxMS), "the chunk from %d to %d is a summary", chunk.MinMS, chunk.MaxMS)
 	}
 	if !c.whole || chunk.MinMS < c.mint || chunk.MaxMS > c.maxt {
-		return true, nil // no window touches it
+		return true, nil // no window needs it
 	}
 	if n := len(to.points); n > 0 && to.points[n-1].T >= chunk.MinMS {
 		return false, errNeedSamples
@@ -227,42 +234,28 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return true, c.addSummary(to, chunk, &s)
+	return true, to.add(chunk, &s, c.extremes)
 }
 
-// addSummary appends the points of a summary, or extends the last stretch. With extremes, the least and the greatest
-// value replace the first and the last one.
-func (c *cover) addSummary(to *decoded, chunk *series.Chunk, s *series.Summary) error {
-	if c.extremes {
+// add appends the points of a summary. With extremes, the least and the greatest value replace the first and the last.
+func (d *decoded) add(chunk *series.Chunk, s *series.Summary, extremes bool) error {
+	if extremes {
 		s.First, s.Last = s.Min, s.Max
 	}
-	n, m := len(to.points), len(to.stretches)
-	var last stretch
-	if m > 0 {
-		last = to.stretches[m-1]
-	}
-	if last.more > math.MaxInt32-math.MaxUint16 {
-		return errNeedSamples
-	}
-	if m > 0 && int(last.at) == n-1 && chunk.MaxMS <= to.until && !(c.rising && s.First < to.points[n-1].F) {
-		r, p := &to.stretches[m-1], &to.points[n-1]
-		r.more, r.changes = r.more+int32(s.Count), r.changes+int32(s.Changes)
-		if s.First != p.F {
-			r.changes++
-		}
-		if c.extremes {
-			to.points[n-2].F, s.Last = min(to.points[n-2].F, s.Min), max(p.F, s.Max)
-		}
-		*p = promql.FPoint{T: chunk.MaxMS, F: s.Last}
+	d.points = append(d.points, promql.FPoint{T: chunk.MinMS, F: s.First})
+	if s.Count == 1 {
 		return nil
 	}
-	to.points = append(to.points, promql.FPoint{T: chunk.MinMS, F: s.First})
-	if s.Count > 1 {
-		to.points = append(to.points, promql.FPoint{T: chunk.MaxMS, F: s.Last})
-		last.at, last.more, last.changes = int32(n+1), last.more+int32(s.Count-2), last.changes+int32(s.Changes)
-		to.stretches = append(to.stretches, last)
-		to.until = c.nextEdge(chunk.MaxMS)
+	var last stretch
+	if m := len(d.stretches); m > 0 {
+		last = d.stretches[m-1]
 	}
+	if int(last.more)+s.Count > math.MaxInt32 {
+		return errNeedSamples
+	}
+	last.at, last.more, last.changes = int32(len(d.points)), last.more+int32(s.Count-2), last.changes+int32(s.Changes)
+	d.points = append(d.points, promql.FPoint{T: chunk.MaxMS, F: s.Last})
+	d.stretches = append(d.stretches, last)
 	return nil
 }
 

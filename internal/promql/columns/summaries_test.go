@@ -28,14 +28,24 @@ import (
 
 var queriesFlag = flag.Int("queries", 600, "random queries of TestEngine_ReturnsTheSameFromSummaries")
 
-// summarized is a store that returns the summary of a chunk wherever one is enough, except those of share chunks of 8.
+// sides says where summaries come from.
+type sides int
+
+const (
+	noSides   sides = iota // no chunk has a summary
+	sideFiles              // the store has them
+	madeHere               // of each chunk for which one is enough, except for some
+)
+
+// summarized is a store whose chunks have summaries.
 type summarized struct {
 	*tsdb.Store
-	without uint64
+	from    sides
+	without uint64 // of those that are made here, so many of 8 are absent
 	counts  *summaryCounts
 }
 
-type summaryCounts struct{ selections, asked, summaries, decoded atomic.Int64 }
+type summaryCounts struct{ selections, asked, summaries, samples, decoded atomic.Int64 }
 
 func (s summarized) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	q, err := s.Store.RawQuerier(ctx, mint, maxt)
@@ -49,10 +59,12 @@ type summarizedQuerier struct {
 
 func (q summarizedQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	asked := opts.Summaries
-	opts.Summaries = nil
+	if q.of.from != sideFiles {
+		opts.Summaries = nil
+	}
 	set := q.Querier.Select(ctx, opts, matchers...)
 	q.of.counts.selections.Add(1)
-	if asked == nil {
+	if asked == nil || q.of.from == noSides {
 		return set
 	}
 	q.of.counts.asked.Add(1)
@@ -74,11 +86,16 @@ func (s *summarizedSet) Next() bool {
 		return false
 	}
 	for _, c := range s.Set.Chunks() {
-		if short, ok := s.summary(c); ok {
-			from := len(s.data)
+		from, short := len(s.data), c.Data
+		ok := c.Encoding == series.Summarized
+		if s.of.from == madeHere {
+			short, ok = s.summary(c)
+		}
+		if ok {
 			s.data = append(s.data, short...)
 			c = series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: series.Summarized, Data: s.data[from:len(s.data):len(s.data)]}
 			s.of.counts.summaries.Add(1)
+			s.of.counts.samples.Add(int64(series.SamplesOf([]series.Chunk{c})))
 		} else {
 			s.of.counts.decoded.Add(1)
 		}
@@ -100,6 +117,9 @@ func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
 }
 
 func (s *summarizedSet) Chunks() []series.Chunk { return s.chunks }
+
+// deletes reports whether newSummaryWorld deletes samples. Prometheus' own queriers panic at some ranges of such series.
+func deletes(seed uint64) bool { return seed%2 == 1 }
 
 // newSummaryWorld returns a store of hours of samples in chunks of some samples.
 func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store {
@@ -154,6 +174,7 @@ func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store 
 				return float64(rng.IntN(3) - 1), ts >= s.last
 			})
 		}
+		writeHistograms(t, db, to-hourMS/2, to)
 	}
 	for i := range int64(2) {
 		if err := db.CompactHead(promtsdb.NewRangeHead(db.Head(), beginMS+i*2*hourMS, beginMS+(i+1)*2*hourMS-1)); err != nil {
@@ -163,7 +184,20 @@ func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store 
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return openStore(t, dir)
+	store := openStore(t, dir)
+	for _, i := range []string{"1", "3", "8"} {
+		if !deletes(seed) {
+			break
+		}
+		from := beginMS + rng.Int64N(5*hourMS)
+		if err := store.DeleteSeries(t.Context(), from, from+rng.Int64N(hourMS), labels.MustNewMatcher(labels.MatchEqual, "i", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Summarize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return store
 }
 
 // random makes queries.
@@ -192,6 +226,9 @@ func (r random) modifiers() (m string) {
 }
 
 func (r random) series() string {
+	if r.IntN(30) == 0 {
+		return r.of("h", "mixed", `{__name__=~"mixed|n"}`)
+	}
 	return r.of("c_total", "g", "n", `{__name__=~"c_total|g|n"}`, `c_total{k="1"}`, `g{i!="4"}`)
 }
 
@@ -266,7 +303,7 @@ func sorted(result string) string {
 }
 
 func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
-	counts, own, all := &summaryCounts{}, 0, 0
+	counts, made, own, all := &summaryCounts{}, &summaryCounts{}, 0, 0
 	for world, samplesOfChunk := range []int{1, 2, 5, 20, 120} {
 		store := newSummaryWorld(t, uint64(world), samplesOfChunk)
 		rng := random{rand.New(rand.NewPCG(uint64(world), 2))}
@@ -285,15 +322,19 @@ func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
 				return e
 			}
 			r, plain := rng.request()
-			want, _ := r.run(t, newEngine(), store)
+			plainly := summarized{store, noSides, 0, &summaryCounts{}}
+			want, _ := r.run(t, newEngine(), plainly)
 			if rng.IntN(4) == 0 { // at the limit
 				var total, read, peak int
 				if _, err := fmt.Sscanf(want[strings.LastIndex(want, "samples ")+1:], "amples %d read %d peak %d", &total, &read, &peak); err == nil && peak > 1 {
 					opts.MaxSamples = peak - rng.IntN(2)*(1+rng.IntN(peak-1))
-					want, _ = r.run(t, newEngine(), store)
+					want, _ = r.run(t, newEngine(), plainly)
 				}
 			}
-			from := summarized{store, []uint64{0, 0, 4}[rng.IntN(3)], counts}
+			from := summarized{store, sideFiles, 0, counts}
+			if rng.IntN(4) == 0 {
+				from = summarized{store, madeHere, []uint64{0, 0, 4}[rng.IntN(3)], made}
+			}
 			got, by := r.run(t, newEngine(), from)
 			if all++; by != "columns" { // the order in which Prometheus adds some series is random
 				continue
@@ -302,7 +343,7 @@ func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
 			if got != want {
 				t.Fatalf("world %d, limit %d: %s: %s", world, opts.MaxSamples, r, difference(got, want))
 			}
-			if !plain {
+			if !plain || deletes(uint64(world)) {
 				continue
 			}
 			if want, _ := r.run(t, promql.NewEngine(opts), store); sorted(got) != sorted(want) {
@@ -310,16 +351,19 @@ func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d queries by columns; %d of %d selections ask, %d summaries, %d decoded", own, all, counts.asked.Load(),
-		counts.selections.Load(), counts.summaries.Load(), counts.decoded.Load())
-	if own < all*7/10 || counts.summaries.Load() < counts.decoded.Load()/2 {
-		t.Error("too few")
+	t.Logf("%d of %d queries by columns", own, all)
+	for _, c := range []*summaryCounts{counts, made} {
+		t.Logf("%d of %d selections ask, %d summaries with %d samples, %d decoded", c.asked.Load(), c.selections.Load(),
+			c.summaries.Load(), c.samples.Load(), c.decoded.Load())
+		if own < all*7/10 || c.samples.Load() < c.decoded.Load() {
+			t.Error("too few")
+		}
 	}
 }
 
 // A long range is read from summaries, a short one is not, with the windows of a dashboard.
 func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
-	store := newSummaryWorld(t, 9, 120)
+	store := newSummaryWorld(t, 8, 120)
 	_, engine := newEngines(50_000_000)
 	for _, c := range []struct {
 		query    string
@@ -338,7 +382,7 @@ func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
 			r.start = beginMS + hourMS
 		}
 		want, _ := r.run(t, promql.NewEngine(engineOpts(50_000_000)), store)
-		got, by := r.run(t, engine, summarized{store, 0, counts})
+		got, by := r.run(t, engine, summarized{store, madeHere, 0, counts})
 		if by != "columns" || got != want {
 			t.Errorf("%s by %s: %s", r, by, difference(got, want))
 		}
@@ -350,68 +394,6 @@ func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
 
 var _ storage.Queryable = summarized{}
 
-// yearRaw is a storage of equal series of a counter, with the summaries of its chunks.
-type yearRaw struct {
-	*endlessRaw
-	whole, short, chunks []series.Chunk
-}
-
-func newYearRaw(b *testing.B, days int64) *yearRaw {
-	y, rng := &yearRaw{endlessRaw: &endlessRaw{}}, rand.New(rand.NewPCG(1, 1))
-	sum := 0.0
-	for from := beginMS; from < beginMS+days*24*hourMS; from += 120 * 15_000 {
-		var points []promql.FPoint
-		for i := range int64(120) {
-			sum += float64(rng.IntN(100))
-			points = append(points, promql.FPoint{T: from + i*15_000, F: sum})
-		}
-		c := series.Chunk{MinMS: from, MaxMS: points[119].T, Encoding: chunkenc.EncXOR, Mapped: true, Data: xor.AppendChunk(nil, points)}
-		y.whole = append(y.whole, c)
-		s, _ := series.SummaryOf(points)
-		c.Encoding, c.Data = series.Summarized, series.AppendSummary(nil, s)
-		y.short = append(y.short, c)
-	}
-	return y
-}
-
-func (y *yearRaw) RawQuerier(context.Context, int64, int64) (series.Querier, error) { return y, nil }
-
-func (y *yearRaw) Select(_ context.Context, opts series.SelectOptions, _ ...*labels.Matcher) series.Set {
-	y.read.Store(0)
-	y.chunks = append(y.chunks[:0], y.whole...)
-	for i, c := range y.short {
-		if opts.Summaries != nil && opts.Summaries.Whole(c.MinMS, c.MaxMS) {
-			y.chunks[i] = c
-		}
-	}
-	return y
-}
-
-func (y *yearRaw) Chunks() []series.Chunk { return y.chunks }
-
-// The time is that of a thousandth of a year of 1,000 series, without the storage.
-func BenchmarkEngine_Year(b *testing.B) {
-	from := newYearRaw(b, 365)
-	from.end = 20
-	_, engine := newEngines(50_000_000)
-	for _, query := range []string{`sum(rate(x[31536s]))`, `sum(max_over_time(x[31536s]))`, `sum(x)`} {
-		b.Run(query, func(b *testing.B) {
-			for range b.N {
-				r := request{query: query, start: beginMS + 31536_000, end: beginMS + 1000*31536_000, step: 31536 * time.Second}
-				q, err := r.open(engine, from)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if res := q.Exec(context.Background()); res.Err != nil {
-					b.Fatal(res.Err)
-				}
-				q.Close()
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/20/1e6, "ms/series")
-		})
-	}
-}
-
 // timestamp() of a selector with @ selects at @, and the range of its selection has the offset.
 func TestEngine_TimestampsAtATimeComeFromItsSamples(t *testing.T) {
 	store, counts := newSummaryWorld(t, 0, 20), &summaryCounts{}
@@ -419,7 +401,7 @@ func TestEngine_TimestampsAtATimeComeFromItsSamples(t *testing.T) {
 		for _, offset := range []string{"-1m", "-4m", "1m"} {
 			r := request{query: fmt.Sprintf("timestamp(c_total @ %d offset %s)", at, offset), start: beginMS + 3*hourMS}
 			want, _ := r.run(t, promql.NewEngine(engineOpts(50_000_000)), store)
-			if got, by := r.run(t, columns.Summarizing(columns.New(optionsOf(engineOpts(50_000_000)))), summarized{store, 0, counts}); sorted(got) != sorted(want) || by != "columns" {
+			if got, by := r.run(t, columns.Summarizing(columns.New(optionsOf(engineOpts(50_000_000)))), summarized{store, madeHere, 0, counts}); sorted(got) != sorted(want) || by != "columns" {
 				t.Fatalf("%s by %s: %s", r, by, difference(got, want))
 			}
 		}

@@ -169,6 +169,51 @@ func BenchmarkYear(b *testing.B) {
 	}
 }
 
+// BenchmarkShort evaluates queries of short ranges, of blocks without and with files of summaries.
+func BenchmarkShort(b *testing.B) {
+	if err := benchStore(b, 1000).Close(); err != nil { // it would make the files
+		b.Fatal(err)
+	}
+	dir := filepath.Join(os.Getenv("FERULA_BENCH_DIR"), "1000")
+	_, engine := newEngines(50_000_000)
+	const end = beginMS + 8*hourMS - 1
+	for _, r := range []request{
+		{query: `sum by (namespace) (rate(x_total[5m]))`, start: end - 8*hourMS, end: end, step: time.Minute},
+		{query: `sum by (namespace) (rate(x_total[1h]))`, start: end - 8*hourMS, end: end, step: 5 * time.Minute},
+		{query: `x_total`, start: end - 8*hourMS, end: end, step: time.Minute},
+		{query: `sum by (namespace) (rate(x_total[5m]))`, start: end - 2*hourMS/3, end: end, step: 15 * time.Second},
+		{query: `x_total`, start: end - 2*hourMS/3, end: end, step: 15 * time.Second},
+		{query: `max_over_time(x_total[40m])`, start: end},
+	} {
+		for _, side := range []string{"without", "with"} {
+			b.Run(fmt.Sprintf("%s/%dm/%s", r.query, max(0, r.end-r.start)/60_000, side), func(b *testing.B) {
+				if err := os.RemoveAll(filepath.Join(dir, "summaries")); err != nil {
+					b.Fatal(err)
+				}
+				store := openStore(b, dir)
+				if side == "with" {
+					if err := store.Summarize(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				r.run(b, engine, store)
+				before := cpuTime(b)
+				for b.Loop() {
+					q, err := r.open(engine, store)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if res := q.Exec(b.Context()); res.Err != nil {
+						b.Fatal(res.Err)
+					}
+					q.Close()
+				}
+				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			})
+		}
+	}
+}
+
 // BenchmarkSmall compares the engines over 10 series x 1 h, as in a dashboard.
 func BenchmarkSmall(b *testing.B) {
 	store := benchStore(b, 10_000)

@@ -26,7 +26,10 @@ import (
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
-var queriesFlag = flag.Int("queries", 600, "random queries of TestEngine_ReturnsTheSameFromSummaries")
+var (
+	queriesFlag = flag.Int("queries", 600, "random queries of TestEngine_ReturnsTheSameFromSummaries")
+	seedFlag    = flag.Uint64("seed", 2, "seed of these queries")
+)
 
 // sides says where summaries come from.
 type sides int
@@ -306,7 +309,7 @@ func TestEngine_ReturnsTheSameFromSummaries(t *testing.T) {
 	counts, made, own, all := &summaryCounts{}, &summaryCounts{}, 0, 0
 	for world, samplesOfChunk := range []int{1, 2, 5, 20, 120} {
 		store := newSummaryWorld(t, uint64(world), samplesOfChunk)
-		rng := random{rand.New(rand.NewPCG(uint64(world), 2))}
+		rng := random{rand.New(rand.NewPCG(uint64(world), *seedFlag))}
 		for range *queriesFlag / 5 {
 			opts := engineOpts(50_000_000)
 			opts.EnableDelayedNameRemoval = rng.IntN(4) == 0

@@ -60,16 +60,8 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 		if p.F != before {
 			s.Changes++
 		}
-		if p.F < before {
-			s.Falls = true
-		}
-		if p.F < s.Min {
-			s.Min = p.F
-		}
-		if p.F > s.Max {
-			s.Max = p.F
-		}
-		before = p.F
+		s.Falls = s.Falls || p.F < before
+		s.Min, s.Max, before = min(s.Min, p.F), max(s.Max, p.F), p.F
 		gap, at = max(gap, p.T-at), p.T
 	}
 	s.Gap = byte(min(bits.Len64(uint64(max(gap, 1)-1)), GapMax))

@@ -67,7 +67,7 @@ func (r *rawBlock) selectSeries(ctx context.Context, opts series.SelectOptions, 
 		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
 	}
 	set := &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts}
-	set.sums = set.summaries()
+	set.sums.open(set)
 	return set
 }
 
@@ -81,7 +81,7 @@ type rawSet struct {
 	entryParts
 	chunks []series.Chunk
 	cuts
-	sums *seriesSummaries // nil: none are used
+	sums seriesSummaries
 	err  error
 }
 
@@ -122,15 +122,15 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	}
 	s.sums.begin(ref, len(deleted) > 0)
 	for i := 0; i < len(s.metas); {
-		if n := s.sums.add(i); n > 0 {
-			i += n
-			continue
+		n := s.sums.add(i)
+		if n == 0 {
+			s.sums.flush()
+			if err := s.chunk(s.metas[i]); err != nil {
+				return false, fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
+			}
+			n = 1
 		}
-		s.sums.flush()
-		if err := s.chunk(s.metas[i]); err != nil {
-			return false, fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
-		}
-		i++
+		i += n
 	}
 	s.sums.flush()
 	return true, nil

@@ -311,7 +311,7 @@ func (f *sideFiles) discard(path string, err error) {
 type seriesSummaries struct {
 	set     *rawSet
 	opts    *series.Summaries
-	file    *summaries.Reader
+	file    *summaries.Reader // nil: none are used
 	cursor  summaries.Cursor
 	decoder summaries.Decoder
 
@@ -333,31 +333,24 @@ const (
 	found
 )
 
-// summaries returns nil if the block has no summaries, or none are wanted.
-func (s *rawSet) summaries() *seriesSummaries {
-	file := s.block.files.summaries.Load()
-	if s.opts.Summaries == nil || file == nil {
-		return nil
+// open begins a set. It uses no summaries if the block has none, or none are wanted.
+func (s *seriesSummaries) open(set *rawSet) {
+	s.set, s.opts, s.untilMS = set, set.opts.Summaries, math.MinInt64
+	if file := set.block.files.summaries.Load(); file != nil && s.opts != nil {
+		s.file, s.cursor = file, file.Cursor()
 	}
-	return &seriesSummaries{set: s, opts: s.opts.Summaries, file: file, cursor: file.Cursor(), untilMS: math.MinInt64}
 }
 
 // begin begins a series. One with deleted samples has no summaries.
 func (s *seriesSummaries) begin(ref uint64, deleted bool) {
-	if s == nil {
-		return
-	}
 	s.ref, s.state, s.read, s.data = ref, notSought, 0, s.data[:0]
-	if deleted {
+	if deleted || s.file == nil {
 		s.state = absent
 	}
 }
 
 // add adds chunks of the current series of the set, from number i on. It returns how many; 0: chunk i must be read.
 func (s *seriesSummaries) add(i int) (n int) {
-	if s == nil {
-		return 0
-	}
 	chunks, first := s.set.metas[i:], s.set.skipped+i
 	for ; n < len(chunks) && chunks[n].MaxMS <= s.untilMS; n++ {
 		if all := s.find(first + n); all == nil || !s.current.Extend(all, s.opts.Rising) {
@@ -438,9 +431,6 @@ func (s *seriesSummaries) extend(by *series.Summary, minMS, maxMS int64) {
 
 // flush appends the current summary.
 func (s *seriesSummaries) flush() {
-	if s == nil {
-		return
-	}
 	if s.current.Count > 0 {
 		from := len(s.data)
 		s.data = series.AppendSummary(s.data, s.current)

@@ -10,9 +10,6 @@ import (
 	"github.com/ferula-io/ferula/internal/series/xor"
 )
 
-// splitBatch is the number of samples that Split decodes at once if it has not reached its time.
-const splitBatch = 16
-
 // Decoder makes summaries of chunks. It reuses a buffer.
 type Decoder struct{ points []promql.FPoint }
 
@@ -43,7 +40,7 @@ func (d *Decoder) Split(c series.Chunk, at int64, all *series.Summary) (
 	if c.Encoding != chunkenc.EncXOR || r.Reset(c.Data, xor.Ascending) != nil || r.Samples() != all.Count {
 		return head, tail, ends, false
 	}
-	// As many samples as there are up to that time if all intervals are equal, and one more.
+	// First as many samples as there are up to that time if all intervals are equal, and one more; then a few at once.
 	share := float64(uint64(at-c.MinMS)) / float64(uint64(c.MaxMS-c.MinMS))
 	batch := min(all.Count, 2+int(min(share, 1)*float64(all.Count-1)))
 	d.points = d.points[:0]
@@ -54,7 +51,7 @@ func (d *Decoder) Split(c series.Chunk, at int64, all *series.Summary) (
 		if n == 0 || err != nil {
 			return head, tail, ends, false
 		}
-		d.points, batch = d.points[:from+n], splitBatch
+		d.points, batch = d.points[:from+n], 16
 	}
 	n, changes, before := 0, 0, all.First
 	for ; d.points[n].T <= at; n++ {

@@ -282,7 +282,8 @@ func (r random) request() (q request, plain bool) {
 		}
 		q.end += r.Int64N(40 * q.step.Milliseconds())
 	}
-	if r.IntN(3) == 0 { // a threshold, often one that a value equals
+	threshold := r.IntN(3) == 0 // often one that a value equals
+	if threshold {
 		number := r.of("0", "-0", "1", "-1", "0.5", "1e5", "-1e7", "NaN", "Inf", "-Inf", "(2 - 1)", "scalar(n{i='2'})", "110", "550")
 		op := r.of(">", "<", ">=", "<=", "==", "!=", "> bool")
 		if q.query = r.series() + r.modifiers(); depth > 0 {
@@ -292,7 +293,9 @@ func (r random) request() (q request, plain bool) {
 			q.query = number + " " + op + " " + r.series()
 		}
 	}
-	if plain = depth == 0; plain && r.IntN(3) == 0 && !strings.HasPrefix(q.query, "abs(") {
+	// Prometheus returns the series of operators and functions in a random order, on which a sum depends.
+	ordered := !threshold && !strings.HasPrefix(q.query, "abs(") && !strings.HasPrefix(q.query, "timestamp(")
+	if plain = depth == 0; plain && r.IntN(3) == 0 && ordered {
 		q.query = r.of("sum", "sum by (k)", "avg", "max without (i)") + "(" + q.query + ")"
 	}
 	return q, plain

@@ -117,6 +117,33 @@ func TestEntriesThatAreCutShortAreCorrupt(t *testing.T) {
 	}
 }
 
+// Three numbers of all lengths, with bytes behind them or none, are those of three single reads.
+func TestVarints_ThreeNumbersAtOnce(t *testing.T) {
+	for a := range 64 {
+		for b := range 64 {
+			for c := range 64 {
+				want := [3]uint64{1<<a + 5, 1<<b - 1, 1<<c | 1}
+				src := []byte{}
+				for _, v := range want {
+					src = binary.AppendUvarint(src, v)
+				}
+				n := len(src)
+				for _, behind := range []int{0, 1, 9} {
+					r := Varints{Src: append(src[:n:n], make([]byte, behind)...)}
+					x, y, z := r.Three()
+					if got := [3]uint64{x, y, z}; got != want || r.Bad || len(r.Src) != behind {
+						t.Fatalf("%v are read as %v, %d of %d bytes are left", want, got, len(r.Src), behind)
+					}
+				}
+				r := Varints{Src: src[:n-1]}
+				if r.Three(); !r.Bad {
+					t.Fatalf("%v without the last byte are read", want)
+				}
+			}
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	for _, body := range written(f, nil, []chunks.Meta{{Ref: 8, MinTime: -5, MaxTime: 10}, {Ref: 77, MinTime: 11, MaxTime: 12}}) {
 		f.Add(body)

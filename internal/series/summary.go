@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// Summarized is the encoding of a chunk whose samples are not read: its data is a Summary. A querier returns such chunks
-// only for SelectOptions.Summaries.
+// Summarized is the encoding of a chunk whose samples are not read: its data is a Summary. A querier returns such
+// chunks only for SelectOptions.Summaries.
 const Summarized = chunkenc.Encoding(0xfe)
 
 // Summaries state which chunks of a selection may be Summarized. Their functions must be safe for concurrent use.

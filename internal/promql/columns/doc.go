@@ -15,8 +15,8 @@
 //
 // At the end the rows of the root become a matrix or a vector (result.go).
 //
-// Results equal the results of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in the
-// order in which Prometheus' engine gets them. Annotations, statistics and limits are the same, too: account.go counts
+// Results equal the results of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in
+// the order in which Prometheus' engine gets them. Annotations, statistics and limits are the same, too: account.go counts
 // the samples that Prometheus would hold in memory. Two limits exist only here: label_replace and label_join fail if a
 // label value, or the labels of all series, would become too long (changedLabelMax, bytesOfSample).
 //

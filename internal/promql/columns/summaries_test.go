@@ -398,6 +398,53 @@ func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
 	}
 }
 
+// A chunk without a sample above a threshold has gaps, ends in one, or is next to samples above it: the results, and the
+// samples that the limit counts, are those of Prometheus' engine.
+func TestEngine_ThresholdsOverGaps(t *testing.T) {
+	for _, samplesOfChunk := range []int{1, 20} {
+		t.Run(fmt.Sprint(samplesOfChunk), func(t *testing.T) { checkThresholds(t, samplesOfChunk) })
+	}
+}
+
+func checkThresholds(t *testing.T, samplesOfChunk int) {
+	opts := promtsdb.DefaultOptions()
+	opts.NoLockfile, opts.SamplesPerChunk = true, samplesOfChunk
+	dir := t.TempDir()
+	db, err := promtsdb.Open(dir, slog.New(slog.DiscardHandler), nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const end = beginMS + hourMS*9/10
+	odd := map[int]float64{45: 2, 46: math.Copysign(0, -1), 130: math.Float64frombits(value.StaleNaN), 131: math.NaN(), 200: math.Inf(1)}
+	for i := range 20 { // a gap is in a chunk if it follows its first samples; 30 samples are the lookback delta
+		first, gap := 60+i, []int{100, 29, 100, 30, 31}[i%5]
+		appendSamples(t, db, fmt.Sprintf(`x{i="%d"}`, i), beginMS, end, 10_000, func(n int, _ int64) (float64, bool) {
+			if v, ok := odd[n]; ok {
+				return v, true
+			}
+			return float64(n % 20 / 19), n < first || n >= first+gap
+		})
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	counts := &summaryCounts{}
+	from := summarized{openStore(t, dir), 0, counts}
+	for _, query := range []string{"x > 1", "x >= 1", "x < 0", "x == 2", "x != 0", "0.5 < x", "x > 2", "x > Inf", "x > NaN", "x offset 7m > 1"} {
+		for _, r := range []request{{query, beginMS, end + hourMS/10, 10 * time.Second, true},
+			{query, beginMS + hourMS/5 + 1, end, time.Second, false}, {query, end, end, 0, false}} {
+			theirs, ours := newEngines(50_000_000)
+			want, _ := r.run(t, theirs, from)
+			if got, by := r.run(t, ours, from); by != "columns" || sorted(got) != sorted(want) {
+				t.Errorf("%s by %s: %s", r, by, difference(got, want))
+			}
+		}
+	}
+	if counts.summaries.Load() < 500 {
+		t.Errorf("%d summaries", counts.summaries.Load())
+	}
+}
+
 var _ storage.Queryable = summarized{}
 
 // timestamp() of a selector with @ selects at @, and the range of its selection has the offset.

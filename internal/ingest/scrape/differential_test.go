@@ -543,6 +543,7 @@ type history struct {
 	brief   bool // one of short histories: pages have timestamps, too
 	calm    bool // with few changes
 	traced  bool // lines have exemplars now and then
+	simple  bool // no exemplar has an error
 	churned bool // lines come and go in most pages
 
 	protobuf bool // the target also speaks protobuf
@@ -575,7 +576,7 @@ func (h *history) exemplar() string {
 	case 0:
 		text = pick(h.r, exemplarTexts)
 	case 1:
-		if h.r.IntN(20) == 0 {
+		if !h.simple && h.r.IntN(20) == 0 {
 			text = pick(h.r, oddExemplars)
 		}
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/export"
 	"github.com/ferula-io/ferula/internal/httpapi"
@@ -117,7 +116,7 @@ func (o BacktestOptions) remote(ctx context.Context) ([]byte, error) {
 		return nil, err
 	case len(body) > backtestBytesMax:
 		return nil, fmt.Errorf("the response is larger than %d bytes", backtestBytesMax)
-	case !json.Valid(body):
+	case !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json"):
 		return nil, fmt.Errorf("%s: the server has no %s", resp.Status, backtestPath)
 	}
 	return body, nil
@@ -209,7 +208,7 @@ func (q *readOnlyQuerier) Select(ctx context.Context, _ bool, _ *storage.SelectH
 		return storage.ErrSeriesSet(err)
 	}
 	q.open = append(q.open, raw)
-	return chainedSet{series.ToChunkSeriesSet(raw.Select(ctx, series.SelectOptions{}, matchers...))}
+	return series.ToSeriesSet(raw.Select(ctx, series.SelectOptions{}, matchers...))
 }
 
 // Close implements storage.Querier.
@@ -220,34 +219,6 @@ func (q *readOnlyQuerier) Close() error {
 	}
 	return errors.Join(errs...)
 }
-
-// chainedSet decodes series whose chunks may overlap.
-type chainedSet struct{ storage.ChunkSeriesSet }
-
-// At implements storage.SeriesSet.
-func (s chainedSet) At() storage.Series {
-	of := s.ChunkSeriesSet.At()
-	return &storage.SeriesEntry{Lset: of.Labels(), SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
-		var all []chunkenc.Iterator
-		it := of.Iterator(nil)
-		for it.Next() {
-			all = append(all, it.At().Chunk.Iterator(nil))
-		}
-		if it.Err() != nil {
-			all = append(all, failed{chunkenc.NewNopIterator(), it.Err()})
-		}
-		return storage.ChainSampleIteratorFromIterators(nil, all)
-	}}
-}
-
-// failed is an iterator without samples.
-type failed struct {
-	chunkenc.Iterator
-	err error
-}
-
-// Err implements chunkenc.Iterator.
-func (f failed) Err() error { return f.err }
 
 // backtested is a response of the endpoint.
 type backtested struct {

@@ -141,6 +141,8 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Stores:        httpapi.StoresOf(q.fanout, q.endpoints),
 		StoreDefaults: q.opts.Stores,
 		ExternalURL:   external,
+		BacktestMax:   cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
+		Flags:         hint.Flags{"BacktestMax": "--query.timeout"},
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
 		Peer: httpapi.NewPeer(httpapi.PeerOptions{
 			Prefix: prefix, Flags: q.opts.Flags, RuntimeInfo: q.runtimeInfo, Parser: q.engine.Parser, ExternalURL: external,

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/profiles/query"
+	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/remoteread"
 )
 
@@ -45,12 +47,13 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Rules:         true,
 		RuleOptions:   s.ruleOptions,
 		ExternalURL:   external,
+		BacktestMax:   cmp.Or(s.opts.Query.Timeout, promql.TimeoutByDefault),
 		TSDB:          true,
 		Admin:         s.opts.Peer.Admin,
 		Guard:         guard,
 		Estimate:      s.store.Estimate,
 		EstimateMax:   s.opts.EstimateMax,
-		Flags:         hint.Flags{"EstimateMax": "--query.max-estimated-samples"},
+		Flags:         hint.Flags{"EstimateMax": "--query.max-estimated-samples", "BacktestMax": "--query.timeout"},
 		RemoteWrite:   s.remoteWrite(guard),
 		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.Own),
 		Export:        s.remotes,

@@ -133,26 +133,23 @@ func (b *blockWriter) symbol(text []byte) {
 // the window is appended as it is. All others are merged and re-encoded, without the samples outside
 // the window.
 func (b *blockWriter) group(list []series.Chunk) error {
-	all := make([]chunkenc.Chunk, len(list))
-	for i, c := range list {
-		var err error
-		if all[i], err = c.Decoder(); err != nil {
+	if c := list[0]; len(list) == 1 && c.MinMS >= b.win.mint && c.MaxMS <= b.win.maxt {
+		chunk, err := c.Decoder()
+		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-	}
-	if c := list[0]; len(list) == 1 && c.MinMS >= b.win.mint && c.MaxMS <= b.win.maxt {
-		if all[0].NumSamples() > 0 {
-			b.metas = append(b.metas, chunks.Meta{Chunk: all[0], MinTime: c.MinMS, MaxTime: c.MaxMS})
+		if chunk.NumSamples() > 0 {
+			b.metas = append(b.metas, chunks.Meta{Chunk: chunk, MinTime: c.MinMS, MaxTime: c.MaxMS})
 		}
 		return nil
 	}
+	all, err := series.Iterator(list)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
 	encoded := storage.NewSeriesToChunkEncoder(&storage.SeriesEntry{Lset: labels.EmptyLabels(),
 		SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
-			iters := make([]chunkenc.Iterator, len(all))
-			for i, c := range all {
-				iters[i] = c.Iterator(nil)
-			}
-			return &within{Iterator: storage.ChainSampleIteratorFromIterators(nil, iters), win: b.win}
+			return &within{Iterator: all, win: b.win} // it is called once
 		}})
 	it := encoded.Iterator(nil)
 	for it.Next() {

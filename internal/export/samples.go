@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
@@ -178,16 +177,9 @@ func (s *samples) open() error {
 		s.iter = s.xorIter
 		return nil
 	}
-	iters := make([]chunkenc.Iterator, 0, n)
-	for _, c := range chunks {
-		chunk, err := c.Decoder()
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		iters = append(iters, chunk.Iterator(nil))
-	}
-	if s.iter = iters[0]; n > 1 {
-		s.iter = storage.ChainSampleIteratorFromIterators(nil, iters)
+	var err error
+	if s.iter, err = series.Iterator(chunks); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return nil
 }

@@ -78,6 +78,7 @@ type Options struct {
 
 	RuleOptions func() RuleOptions // of backtests; nil: the defaults
 	ExternalURL *url.URL           // in templates of backtests; nil: none
+	BacktestMax time.Duration      // of all queries of a backtest together; 0: none
 	// Recorded receives what the recording rules of a backtest have written; nil: nobody does.
 	Recorded func(context.Context, *backtest.History) error
 

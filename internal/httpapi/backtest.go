@@ -55,6 +55,10 @@ func (a *API) backtest(r *http.Request) (response, *apiError) {
 		return response{}, apiErr
 	}
 	defer cancel()
+	if a.opts.BacktestMax > 0 {
+		ctx, cancel = context.WithTimeout(ctx, a.opts.BacktestMax)
+		defer cancel()
+	}
 	r.Form.Set("query", cmp.Or(r.FormValue("expr"), r.FormValue("rules"))) // for the list of running queries
 	ctx, run := a.begin(ctx, r, "backtest")
 	defer a.running.end(run)
@@ -70,6 +74,10 @@ func (a *API) backtest(r *http.Request) (response, *apiError) {
 	}
 	if ended := run.err(); ended != nil {
 		return response{}, queryError(ended)
+	}
+	if errors.As(err, new(promql.ErrQueryTimeout)) {
+		err = fmt.Errorf("%w: choose a shorter range, fewer rules, a longer interval or a greater timeout%s", err,
+			a.opts.Flags.Of("BacktestMax"))
 	}
 	if err != nil {
 		if queueErr := queueError(err); queueErr != nil {

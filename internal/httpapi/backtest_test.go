@@ -15,11 +15,14 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
 )
 
 // backtestServer serves a storage in which up is 1, except from the 300th to the 899th second.
-func backtestServer(t *testing.T) *httptest.Server {
+func backtestServer(t *testing.T) *httptest.Server { return backtestServerWith(t, time.Minute) }
+
+func backtestServerWith(t *testing.T, timeout time.Duration) *httptest.Server {
 	t.Helper()
 	db, err := openDB(t.TempDir(), prometheus.NewRegistry())
 	if err != nil {
@@ -46,6 +49,7 @@ func backtestServer(t *testing.T) *httptest.Server {
 	mux := http.NewServeMux()
 	httpapi.New(httpapi.Options{Engine: engine, Parser: p, Queryable: db,
 		ExternalURL: &url.URL{Scheme: "http", Host: "prom.example"},
+		BacktestMax: timeout, Flags: hint.Flags{"BacktestMax": "--query.timeout"},
 		RuleOptions: func() httpapi.RuleOptions {
 			return httpapi.RuleOptions{ExternalLabels: labels.FromStrings("region", "north"), Interval: 30 * time.Second}
 		}}).Register(mux, prefix)
@@ -108,6 +112,18 @@ groups:
 		`{"name":"Broken",`, `"errors":{"count":60,"firstAt":`, `invalid regular expression`, `,"resends":11}`} {
 		if !strings.Contains(body, part) {
 			t.Errorf("%d %s\nlacks %s", status, body, part)
+		}
+	}
+}
+
+// The time of all queries together is limited, by the server even if the client allows more.
+func TestBacktest_HasTheTimeoutOfAQuery(t *testing.T) {
+	server := backtestServerWith(t, time.Nanosecond)
+	for _, params := range []url.Values{{"expr": {"up"}}, {"expr": {"up"}, "timeout": {"1h"}}} {
+		status, body := backtestOf(t, server, params)
+		if status != 503 || !strings.Contains(body, `"errorType":"timeout"`) ||
+			!strings.Contains(body, "choose a shorter range, fewer rules, a longer interval or a greater timeout (--query.timeout)") {
+			t.Errorf("%v: %d %s", params, status, body)
 		}
 	}
 }

@@ -97,26 +97,35 @@ func ToChunkSeriesSet(set Set) storage.ChunkSeriesSet {
 }
 
 // ToSeriesSet converts a raw set to series whose samples are decoded while they are
-// iterated. It does not merge overlapping chunks. For a set that may have overlapping chunks
-// use ToChunkSeriesSet, and merge its series with package storage.
+// iterated. Chunks may overlap.
 func ToSeriesSet(set Set) storage.SeriesSet {
 	chunks := &toChunks{set: set, builder: labels.NewScratchBuilder(16)}
 	return &toSeries{storage.NewSeriesSetFromChunkSeriesSet(chunks), chunks}
 }
 
-// toSeries is the adapter of package storage, whose At returns nil for a series without chunks. Here At returns a
-// series without samples.
+// toSeries is the adapter of package storage, whose At returns nil for a series without chunks and does not merge chunks
+// that overlap.
 type toSeries struct {
 	storage.SeriesSet
 	chunks *toChunks
 }
 
 func (t *toSeries) At() storage.Series {
-	if len(t.chunks.set.Chunks()) > 0 {
+	var all []Chunk
+	overlap := false
+	for i, m := range t.chunks.metas {
+		overlap = overlap || i > 0 && m.MinTime <= all[i-1].MaxMS
+		all = append(all, Chunk{MinMS: m.MinTime, MaxMS: m.MaxTime,
+			Encoding: m.Chunk.Encoding(), Data: m.Chunk.Bytes()})
+	}
+	if len(all) > 0 && !overlap {
 		return t.SeriesSet.At()
 	}
 	lset := t.chunks.current.Labels()
 	return &storage.SeriesEntry{Lset: lset, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+		if it, err := Iterator(all); len(all) > 0 && err == nil { // Next has decoded their headers
+			return it
+		}
 		return chunkenc.NewNopIterator()
 	}}
 }
@@ -125,6 +134,7 @@ type toChunks struct {
 	set     Set
 	builder labels.ScratchBuilder
 	current storage.ChunkSeries
+	metas   []chunks.Meta // of the current series
 	err     error
 }
 
@@ -148,6 +158,7 @@ func (t *toChunks) Next() bool {
 		}
 		metas = append(metas, chunks.Meta{MinTime: c.MinMS, MaxTime: c.MaxMS, Chunk: chunk})
 	}
+	t.metas = metas
 	t.current = &storage.ChunkSeriesEntry{Lset: lset, ChunkIteratorFn: func(chunks.Iterator) chunks.Iterator {
 		return storage.NewListChunkSeriesIterator(metas...)
 	}}

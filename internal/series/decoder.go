@@ -3,6 +3,7 @@ package series
 import (
 	"fmt"
 
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
@@ -34,6 +35,22 @@ func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return chunk, nil
+}
+
+// Iterator returns the samples of chunks, which may overlap: it returns one of the samples that have the same time.
+func Iterator(chunks []Chunk) (chunkenc.Iterator, error) {
+	all := make([]chunkenc.Iterator, 0, len(chunks))
+	for _, c := range chunks {
+		chunk, err := c.Decoder()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, chunk.Iterator(nil))
+	}
+	if len(all) == 1 {
+		return all[0], nil
+	}
+	return storage.ChainSampleIteratorFromIterators(nil, all), nil
 }
 
 // bucketsOf returns how many buckets each histogram of a chunk has. It reads the layout of the histograms, which

@@ -103,8 +103,8 @@ func ToSeriesSet(set Set) storage.SeriesSet {
 	return &toSeries{storage.NewSeriesSetFromChunkSeriesSet(chunks), chunks}
 }
 
-// toSeries is the adapter of package storage, whose At returns nil for a series without chunks and does not merge chunks
-// that overlap.
+// toSeries is the adapter of package storage, whose At returns nil for a series without chunks and does not
+// merge chunks that overlap.
 type toSeries struct {
 	storage.SeriesSet
 	chunks *toChunks

@@ -70,13 +70,13 @@ func (f filteredNode) eval(ev *evaluation, sink func(*row) error) error {
 	})
 }
 
-// coverOf returns the cover for a filter: a chunk of which it keeps no sample need not be decoded, if all steps from its
-// first to its last sample have a value. Such a chunk is two points of a value that the filter does not keep.
+// coverOf returns the cover for a filter: a chunk of which it keeps no sample need not be decoded, if all
+// steps from its first to its last sample have a value. Such a chunk is two points of a value that it does not keep.
 func (f *filter) coverOf(ev *evaluation, s *selector) *cover {
 	return &cover{filter: f, rangeMS: ev.lookback, mint: s.hints.Start, maxt: s.hints.End}
 }
 
-// summaries returns which chunks may be summaries.
+// filterSummaries returns which chunks may be summaries.
 func (c *cover) filterSummaries() *series.Summaries {
 	return &series.Summaries{Whole: func(int64, int64) bool { return true }, Fits: func(s *series.Summary) bool {
 		return s.GapMS() <= c.rangeMS && c.filter.keepsNone(s)

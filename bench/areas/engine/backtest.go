@@ -54,7 +54,7 @@ func backtestExpr(s blocks.Spec) string {
 }
 
 func backtestRequest(s blocks.Spec, expr string, end int64) proc.Request {
-	return proc.Request{Path: "/api/v1/rules/backtest", Query: url.Values{"expr": {expr}, 
+	return proc.Request{Path: "/api/v1/rules/backtest", Query: url.Values{"expr": {expr},
 		"for": {backtestFor.String()}, "interval": {backtestStep.String()},
 		"alert": {backtestAlert}, "label": {"severity=page"}, "annotation": {"summary={{ $labels.pod }} has {{ $value }}"},
 		"start": {area.Secs(s.StartMS)}, "end": {area.Secs(end)}}}
@@ -100,7 +100,8 @@ func concludeBacktests(b *area.Bench) {
 	b.Measure("engine/backtest-90d-s", took, "last byte: "+backtestWhat)
 	manager := b.Median(ferula, managerWhat) * backtestDays * 24 * float64(time.Hour/backtestStep) / managerEvals
 	b.Note(fmt.Sprintf("engine/backtest-90d-s: an alert that holds always for 212 of 1,000 series, for 682 never, and else for "+
-		"one sample in a hundred, for 1 min, every 30 s. The files with summaries of chunks are not made yet. %d days are measured, and scaled to %d. Prometheus' rule manager, in a process of its own, would take "+
+		"one sample in a hundred, for 1 min, every 30 s. The files with summaries of chunks are not made yet. "+
+		"%d days are measured, and scaled to %d. Prometheus' rule manager, in a process of its own, would take "+
 		"%.0f s, from %d evaluations.", backtestPart, backtestDays, manager, managerEvals))
 }
 

@@ -429,7 +429,7 @@ func checkThresholds(t *testing.T, samplesOfChunk int) {
 		t.Fatal(err)
 	}
 	counts := &summaryCounts{}
-	from := summarized{openStore(t, dir), 0, counts}
+	from := summarized{openStore(t, dir), madeHere, 0, counts}
 	for _, query := range []string{"x > 1", "x >= 1", "x < 0", "x == 2", "x != 0", "0.5 < x", "x > 2", "x > Inf", "x > NaN", "x offset 7m > 1"} {
 		for _, r := range []request{{query, beginMS, end + hourMS/10, 10 * time.Second, true},
 			{query, beginMS + hourMS/5 + 1, end, time.Second, false}, {query, end, end, 0, false}} {

@@ -69,6 +69,9 @@ func backtests(ctx context.Context, b *area.Bench, side *area.Side) error {
 	s := backtestSpec()
 	expr := backtestExpr(s)
 	return b.With(ctx, b.TSDB(ctx, area.TSDB{Data: s}), func() error {
+		if _, err := untilSummarized(ctx, b, side); err != nil {
+			return err
+		}
 		dir, err := blocks.Ensure(ctx, b.Cache, s)
 		if err != nil {
 			return err
@@ -100,7 +103,7 @@ func concludeBacktests(b *area.Bench) {
 	b.Measure("engine/backtest-90d-s", took, "last byte: "+backtestWhat)
 	manager := b.Median(ferula, managerWhat) * backtestDays * 24 * float64(time.Hour/backtestStep) / managerEvals
 	b.Note(fmt.Sprintf("engine/backtest-90d-s: an alert that holds always for 212 of 1,000 series, for 682 never, and else for "+
-		"one sample in a hundred, for 1 min, every 30 s. The files with summaries of chunks are not made yet. "+
+		"one sample in a hundred, for 1 min, every 30 s. The files with summaries of chunks were made before. "+
 		"%d days are measured, and scaled to %d. Prometheus' rule manager, in a process of its own, would take "+
 		"%.0f s, from %d evaluations.", backtestPart, backtestDays, manager, managerEvals))
 }

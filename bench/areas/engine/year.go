@@ -66,23 +66,29 @@ func year(ctx context.Context, b *area.Bench, sides []*area.Side) error {
 
 var errUnmade = errors.New("blocks without a file of summaries")
 
-// summarized waits until each block of ferula has its file of summaries, and records the sizes of both.
-func summarized(ctx context.Context, b *area.Bench, s *area.Side) error {
+// untilSummarized waits until each block of ferula has its file of summaries. It returns the blocks' meta.json.
+func untilSummarized(ctx context.Context, b *area.Bench, s *area.Side) ([]string, error) {
 	dir := s.TSDBDir()
 	metas, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
 	if err != nil || b.Programs.Null {
-		return err
+		return nil, err
 	}
-	if err := proc.Until(ctx, madeTimeout, time.Second, "summaries of chunks", func() error {
+	return metas, proc.Until(ctx, madeTimeout, time.Second, "summaries of chunks", func() error {
 		made, err := filepath.Glob(filepath.Join(dir, "summaries", strings.Repeat("[0-9A-Z]", 26)))
 		if err == nil && len(made) < len(metas) {
 			err = fmt.Errorf("%w: %d of %d", errUnmade, len(metas)-len(made), len(metas))
 		}
 		return err
-	}); err != nil {
+	})
+}
+
+// summarized waits until ferula has its files of summaries, and records their size and that of the blocks.
+func summarized(ctx context.Context, b *area.Bench, s *area.Side) error {
+	metas, err := untilSummarized(ctx, b, s)
+	if err != nil || metas == nil {
 		return err
 	}
-	side, err := area.BytesBelow(filepath.Join(dir, "summaries"))
+	side, err := area.BytesBelow(filepath.Join(s.TSDBDir(), "summaries"))
 	b.Add(1, s.Name, sideBytes, area.Bytes, side)
 	all := 0.0
 	for _, meta := range metas {

@@ -75,6 +75,9 @@ func founding() map[string][]claim {
 			{"CPU of the frontend", "frontend", []number{cell("frontend", "Thanos", behind+"CPU of the frontend", 1), cell("frontend", "ferula", behind+"CPU of the frontend", ms),
 				percentOver("frontend", "ferula", "Thanos", behind+"CPU of the frontend"), cell("frontend", "relay", "CPU: client identity", ms)}},
 			{"hit in memcached", "frontend", beside("frontend", "Thanos", "CPU: cache hit, memcached", ms)},
+			{"an instant query", "frontend", beside("frontend", "Thanos", "CPU: instant query", ms)},
+			{"names of labels", "frontend", beside("frontend", "Thanos", "CPU: names of labels, two days", ms)},
+			{"CPU of series", "frontend", beside("frontend", "Thanos", "CPU: series, two days", ms)},
 			{"hit in Redis", "frontend", beside("frontend", "Thanos", "CPU: cache hit, redis-server", ms)},
 		},
 		"Series are sent in batches": {

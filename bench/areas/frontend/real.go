@@ -3,9 +3,11 @@ package frontend
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -91,16 +93,84 @@ func (b *bench) inFront(ctx context.Context, server *area.Side, what, note strin
 		}
 		fronts := []*area.Side{b.Side(thanos, b.programs[thanos], "real-thanos"), b.Side(ferula, b.programs[ferula], "real-ferula")}
 		err := b.With(ctx, launch, func() error {
-			if err := b.measureReal(ctx, row, q, want, fronts); err != nil || row != behindQuery {
+			if err := b.measureReal(ctx, row, q, want, fronts); err != nil {
 				return err
 			}
-			return b.profiled(ctx, q, server, fronts[0])
+			switch row {
+			case "real query":
+				return b.others(ctx, server, fronts)
+			case behindQuery:
+				return b.profiled(ctx, q, server, fronts[0])
+			}
+			return nil
 		}, fronts...)
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// others measures requests that are no range query. Thanos' frontend and ferula's split labels and series at midnight, and
+// merge the parts.
+func (b *bench) others(ctx context.Context, server *area.Side, fronts []*area.Side) error {
+	start, end := area.Secs(realSpec.StartMS-12*3600_000), area.Secs(realQuery.EndMS())
+	for _, o := range []struct {
+		what, path string
+		query      url.Values
+	}{
+		{"instant query", "/api/v1/query", url.Values{"query": {realQuery.Expr}, "time": {end}}},
+		{"names of labels, two days", "/api/v1/labels", url.Values{"start": {start}, "end": {end}}},
+		{"series, two days", "/api/v1/series", url.Values{"match[]": {realSpec.Metric}, "start": {start}, "end": {end}}},
+	} {
+		request := proc.Request{Path: o.path, Query: o.query}
+		want, err := elementsOf(ctx, server, request)
+		if err != nil {
+			return err
+		}
+		for _, s := range fronts {
+			got, err := elementsOf(ctx, s, request)
+			if err == nil && (len(want) == 0 || !slices.Equal(got, want)) && !b.Programs.Null {
+				err = fmt.Errorf("%w: %d and %d elements", area.ErrUnequal, len(got), len(want))
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", s.Name, o.what, err)
+			}
+		}
+		err = b.InTurn(o.what, fronts, func(round int, s *area.Side) error {
+			return b.Costs(ctx, round, s.Name, s.Server, area.Work{What: o.what, Repeats: 5,
+				Send: func() (proc.Response, error) { return s.Get(ctx, request, io.Discard) }})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elementsOf returns the elements of a response, sorted.
+func elementsOf(ctx context.Context, s *area.Side, request proc.Request) (all []string, err error) {
+	var body bytes.Buffer
+	if _, err := s.Get(ctx, request, &body); err != nil {
+		return nil, err
+	}
+	var response struct{ Data any }
+	if err := json.Unmarshal(body.Bytes(), &response); err != nil {
+		return nil, err
+	}
+	if data, ok := response.Data.(map[string]any); ok {
+		response.Data = data["result"]
+	}
+	list, _ := response.Data.([]any)
+	for _, element := range list {
+		text, err := json.Marshal(element)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, string(text))
+	}
+	slices.Sort(all)
+	return all, nil
 }
 
 const (

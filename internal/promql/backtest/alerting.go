@@ -125,6 +125,13 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		if runs && (al.until >= now || al.seenIn == a.evaluation) {
 			a.stepwise = true
 			f.rewind(at.UnixMilli())
+			for _, al := range a.active { // this evaluation may fail: runs end before it
+				if al.until >= now {
+					al.until = now - int64(a.rule.group.Interval())
+					al.last.to(al.until)
+					al.last.hit.run = nil
+				}
+			}
 			return a.evaluate(ctx, f, ts, at)
 		}
 		if al.seenIn == a.evaluation {

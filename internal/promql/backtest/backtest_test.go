@@ -423,3 +423,27 @@ func TestRun_OfTheMixinEqualsTheRuleManager(t *testing.T) {
 	}
 	t.Logf("%d rules, %d events", len(want), n)
 }
+
+// While an evaluation fails because two alerts have the same labels, the others keep what they had before.
+func TestRun_SameLabelsBeginWhileAnotherAlertFires(t *testing.T) {
+	w := newWorld(t, 1_000_000)
+	during := func(from, to int) func(int) (float64, bool) {
+		return func(i int) (float64, bool) {
+			if i < from || i >= to {
+				return 0, true
+			}
+			return float64(i), true
+		}
+	}
+	w.append(t, labels.FromStrings(labels.MetricName, "load", "instance", "a"), during(4, 20), 40)
+	w.append(t, labels.FromStrings(labels.MetricName, "load", "instance", "b"), during(4, 40), 40)
+	w.append(t, labels.FromStrings(labels.MetricName, "up", "instance", "b"), during(12, 26), 40)
+	const content = "groups:\n- name: g\n  interval: 15s\n  rules:\n  - alert: A\n    expr: '{__name__=~\"up|load\"} > 0'\n" +
+		"    labels: {rule: r}\n    annotations: {text: 'it is {{ $value }}'}\n"
+	o := w.options(40 * 15 * time.Second)
+	got := transcribed(run(t, content, o))["r"]
+	want := w.wanted(t, content, o)["r"]
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
@@ -79,6 +81,12 @@ func (b *Bench) Program(ctx context.Context, name string) (peer.Program, error) 
 	return p, err
 }
 
+// SideOf finds a program, and returns a side of it.
+func (b *Bench) SideOf(ctx context.Context, column, program, dir string) (*Side, error) {
+	p, err := b.Program(ctx, program)
+	return b.Side(column, p, dir), err
+}
+
 // Side returns a side of a program. Its directory is that of the run with this name.
 func (b *Bench) Side(column string, p peer.Program, dir string) *Side {
 	return &Side{Name: column, Program: p, Dir: filepath.Join(b.Dir, dir)}
@@ -96,6 +104,14 @@ func (b *Bench) Pair(ctx context.Context, name string) ([]*Side, error) {
 	return []*Side{b.Side(b.Sides[0], theirs, b.Sides[0]), b.Side(last, ours, last)}, err
 }
 
+// AtGRPC launches a process with an address for its StoreAPI, Side.GRPC.
+func AtGRPC(spec func(s *Side) proc.Spec) Launch {
+	return func(s *Side) (_ proc.Spec, err error) {
+		s.GRPC, err = proc.FreeAddress()
+		return spec(s), err
+	}
+}
+
 // With calls work while the sides run.
 func (b *Bench) With(ctx context.Context, launch Launch, work func() error, sides ...*Side) (err error) {
 	for _, s := range sides {
@@ -106,6 +122,12 @@ func (b *Bench) With(ctx context.Context, launch Launch, work func() error, side
 	}
 	return work()
 }
+
+// Replica configures a Prometheus as one of an HA pair.
+const Replica = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"
+
+// ReceiveWrites is the flag with which a server of a TSDB accepts remote write.
+const ReceiveWrites = "--web.enable-remote-write-receiver"
 
 // TSDB says how a server of a TSDB is started.
 type TSDB struct {
@@ -180,6 +202,15 @@ func (b *Bench) SameLength(side, what string, n int64) error {
 	return nil
 }
 
+// Drain sends a request to a side and drains the response, which must have the length of the first one with this name.
+func (b *Bench) Drain(ctx context.Context, s *Side, what string, r proc.Request) (proc.Response, error) {
+	a, err := s.Get(ctx, r, io.Discard)
+	if err == nil {
+		err = b.SameLength(s.Name, what, a.Bytes)
+	}
+	return a, err
+}
+
 // Length returns the length of the responses with this name from this side, in bytes, or 0.
 func (b *Bench) Length(side, what string) float64 { return float64(b.lengths[side+what]) }
 
@@ -209,6 +240,25 @@ func (b *Bench) SameResponses(ctx context.Context, what string, r proc.Request, 
 	}
 	b.Logf("responses are equal: %s, %d bytes", what, len(first))
 	return first, nil
+}
+
+// SameResults sends a query to all sides. The results must be complete and, within a tolerance, the same from all of them.
+func (b *Bench) SameResults(ctx context.Context, q Query, tolerance float64, sides ...*Side) error {
+	var first model.Matrix
+	for _, s := range sides {
+		got, err := q.Result(ctx, s.Server)
+		if first == nil {
+			first = got
+		}
+		if err == nil {
+			err = errors.Join(q.Complete(got), SameMatrix(q.What, got, first, tolerance))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+	}
+	b.Logf("responses are equal: %s", q.What)
+	return nil
 }
 
 // Work is what a process does for one reading.

@@ -57,6 +57,15 @@ func (q Query) EndMS() int64 { return q.StartMS + int64(q.Points-1)*q.StepMS }
 // Secs returns a time in milliseconds as the API of Prometheus takes it.
 func Secs(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
 
+// Result returns the result of a query.
+func (q Query) Result(ctx context.Context, from *proc.Server) (model.Matrix, error) {
+	body, _, err := from.Fetch(ctx, q.Request())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", q.What, err)
+	}
+	return DecodeMatrix(body)
+}
+
 // Check returns an error unless a response has the series and points of the query.
 func (q Query) Check(body []byte) error {
 	m, err := DecodeMatrix(body)

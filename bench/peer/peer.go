@@ -31,9 +31,7 @@ const (
 // Names of programs, as test/peers/build.sh and -bin know them.
 const (
 	Prometheus = "prometheus"
-	Promtool   = "promtool"
 	Thanos     = "thanos"
-	VersityGW  = "versitygw"
 	Victoria   = "victoriametrics"
 	Ferula     = "ferula"
 	Relay      = "relay" // the bench's own lower bounds of a frontend, and of a server of chunks

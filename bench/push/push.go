@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/proc"
 )
@@ -58,6 +59,16 @@ func Samples(ctx context.Context, to *proc.Server, s blocks.Spec) error {
 			if err != nil {
 				return fmt.Errorf("remote write: %w", err)
 			}
+		}
+	}
+	return nil
+}
+
+// All sends the samples of a spec to sides, one after the other.
+func All(ctx context.Context, s blocks.Spec, sides ...*area.Side) error {
+	for _, side := range sides {
+		if err := Samples(ctx, side.Server, s); err != nil {
+			return fmt.Errorf("%s: %w", side.Name, err)
 		}
 	}
 	return nil

@@ -54,6 +54,20 @@ func Dial(address string, opts storeapi.ClientOptions) (c *Client, err error) {
 	return c, err
 }
 
+// With calls work with a client of each StoreAPI.
+func With(opts storeapi.ClientOptions, work func(clients []*Client) error, addresses ...string) (err error) {
+	var clients []*Client
+	for _, address := range addresses {
+		c, err := Dial(address, opts)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+		clients = append(clients, c)
+	}
+	return work(clients)
+}
+
 // Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 

@@ -8,7 +8,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -95,11 +94,7 @@ func compare(ctx context.Context, b *area.Bench, q area.Query, sides []*area.Sid
 
 // send sends a query. The response must be as long as the one that was compared.
 func send(ctx context.Context, b *area.Bench, s *area.Side, q area.Query) (proc.Response, error) {
-	a, err := s.Get(ctx, q.Request(), io.Discard)
-	if err == nil {
-		err = b.SameLength(s.Name, q.What, a.Bytes)
-	}
-	return a, err
+	return b.Drain(ctx, s, q.What, q.Request())
 }
 
 // memory measures the growth of a new process' memory during one query and during some more.

@@ -136,7 +136,7 @@ func run(ctx context.Context, b *area.Bench) error {
 	}{
 		{data: area.TSDB{Data: spec()}, queries: queries},
 		{data: area.TSDB{Data: histogramSpec}, queries: []query{quantiles()}},
-		{data: area.TSDB{Flags: []string{"--web.enable-remote-write-receiver"}}, pushed: recentSpec(), queries: []query{lastHour()}},
+		{data: area.TSDB{Flags: []string{area.ReceiveWrites}}, pushed: recentSpec(), queries: []query{lastHour()}},
 	} {
 		if err := b.With(ctx, b.TSDB(ctx, of.data), func() error { return measure(ctx, b, sides, of.pushed, of.queries) }, sides...); err != nil {
 			return err
@@ -164,10 +164,8 @@ func run(ctx context.Context, b *area.Bench) error {
 
 // measure pushes samples, compares the responses of the sides, and measures them.
 func measure(ctx context.Context, b *area.Bench, sides []*area.Side, pushed blocks.Spec, queries []query) error {
-	for _, s := range sides {
-		if err := push.Samples(ctx, s.Server, pushed); err != nil {
-			return fmt.Errorf("%s: %w", s.Name, err)
-		}
+	if err := push.All(ctx, pushed, sides...); err != nil {
+		return err
 	}
 	for _, q := range queries {
 		body, err := b.SameResponses(ctx, q.What, q.request(), sides...)
@@ -180,7 +178,7 @@ func measure(ctx context.Context, b *area.Bench, sides []*area.Side, pushed bloc
 	}
 	return b.InTurn(queries[0].What, sides, func(round int, s *area.Side) error {
 		for _, q := range queries {
-			if err := measureOne(ctx, b, round, s.Name, s.Server, q); err != nil {
+			if err := measureOne(ctx, b, round, s, q); err != nil {
 				return err
 			}
 		}
@@ -200,13 +198,9 @@ func measure(ctx context.Context, b *area.Bench, sides []*area.Side, pushed bloc
 // morePushed is the number of samples of each series that are pushed during queries, in each round. All rounds stay in the head.
 const morePushed = 60
 
-func measureOne(ctx context.Context, b *area.Bench, round int, side string, server *proc.Server, q query) error {
-	return b.Costs(ctx, round, side, server, area.Work{What: q.What, Repeats: q.repeats, Send: func() (proc.Response, error) {
-		a, err := server.Get(ctx, q.request(), io.Discard)
-		if err == nil {
-			err = b.SameLength(side, q.What, a.Bytes)
-		}
-		return a, err
+func measureOne(ctx context.Context, b *area.Bench, round int, s *area.Side, q query) error {
+	return b.Costs(ctx, round, s.Name, s.Server, area.Work{What: q.What, Repeats: q.repeats, Send: func() (proc.Response, error) {
+		return b.Drain(ctx, s, q.What, q.request())
 	}})
 }
 

@@ -24,11 +24,10 @@ const (
 
 // overVictoria imports the samples into VictoriaMetrics, compares its responses with Prometheus' and measures three queries.
 func overVictoria(ctx context.Context, b *area.Bench, prometheus *area.Side) (err error) {
-	program, err := b.Program(ctx, peer.Victoria)
+	s, err := b.SideOf(ctx, victoria, peer.Victoria, peer.Victoria)
 	if err != nil {
 		return err
 	}
-	s := b.Side(victoria, program, peer.Victoria)
 	launch := func(s *area.Side) (proc.Spec, error) {
 		return s.Program.Single(s.Log(), s.TSDBDir(), "-search.disableCache"), os.RemoveAll(s.Dir)
 	}
@@ -50,7 +49,7 @@ func overVictoria(ctx context.Context, b *area.Bench, prometheus *area.Side) (er
 		}
 		return b.EachRound(victoria, func(round int) error {
 			for _, q := range third {
-				if err := measureOne(ctx, b, round, victoria, s.Server, q); err != nil {
+				if err := measureOne(ctx, b, round, s, q); err != nil {
 					return err
 				}
 			}

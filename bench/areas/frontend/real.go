@@ -39,20 +39,18 @@ var (
 // real measures a real query in front of a real Prometheus, and in front of Thanos' querier with a sidecar of Thanos and this
 // Prometheus behind it.
 func (b *bench) real(ctx context.Context) error {
-	program, err := b.Program(ctx, peer.Prometheus)
+	prometheus, err := b.SideOf(ctx, "Prometheus", peer.Prometheus, "prometheus")
 	if err != nil {
 		return err
 	}
-	prometheus := b.Side("Prometheus", program, "prometheus")
 	sidecar, querier := b.Side(thanos, b.programs[thanos], "behind-sidecar"), b.Side(thanos, b.programs[thanos], "behind-query")
-	launch := b.TSDB(ctx, area.TSDB{Data: realSpec, Config: "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"})
-	behind := func(s *area.Side) (spec proc.Spec, err error) {
-		s.GRPC, err = proc.FreeAddress()
+	launch := b.TSDB(ctx, area.TSDB{Data: realSpec, Config: area.Replica})
+	behind := area.AtGRPC(func(s *area.Side) proc.Spec {
 		if s == sidecar {
-			return s.Program.Sidecar(s.Log(), s.GRPC, prometheus.URL(), prometheus.TSDBDir()), err
+			return s.Program.Sidecar(s.Log(), s.GRPC, prometheus.URL(), prometheus.TSDBDir())
 		}
-		return s.Program.Query(s.Log(), s.GRPC, []string{sidecar.GRPC}, "--query.replica-label=replica"), err
-	}
+		return s.Program.Query(s.Log(), s.GRPC, []string{sidecar.GRPC}, "--query.replica-label=replica")
+	})
 	return b.With(ctx, launch, func() error {
 		err := b.inFront(ctx, prometheus, "real query", fmt.Sprintf("%s, 6 h by %d s over %d instances (%%.1f MB), in front of a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %%.2g s for the whole query.",
 			realQuery.Expr, realQuery.StepMS/1000, series))
@@ -63,11 +61,8 @@ func (b *bench) real(ctx context.Context) error {
 			err := proc.Until(ctx, 20*time.Second, 200*time.Millisecond, "the querier has discovered its store", func() error {
 				last := realQuery
 				last.StartMS, last.Points = realQuery.EndMS(), 1
-				body, _, err := querier.Fetch(ctx, last.Request())
-				if err == nil {
-					err = last.Check(body)
-				}
-				return err
+				got, err := last.Result(ctx, querier.Server)
+				return errors.Join(err, last.Complete(got))
 			})
 			if err != nil {
 				return err

@@ -69,11 +69,10 @@ func run(ctx context.Context, b *area.Bench) error {
 		b.Note("Not measured in a browser: " + missing + ".")
 		return nil
 	}
-	ferula, err := b.Program(ctx, peer.Ferula)
+	s, err := b.SideOf(ctx, side, peer.Ferula, ".")
 	if err != nil {
 		return err
 	}
-	s := b.Side(side, ferula, ".")
 	if b.Short {
 		b.Rounds = 1
 	}

@@ -29,16 +29,16 @@ const (
 // serve calls work while ferula serve runs over a directory of profiles. Its limits of rate and age do not apply to the bench's
 // profiles, and it does not profile itself.
 func serve(ctx context.Context, b *area.Bench, dir string, work func(s *server) error, flags ...string) error {
-	program, err := b.Program(ctx, peer.Ferula)
+	side, err := b.SideOf(ctx, ferula, peer.Ferula, ".")
 	if err != nil {
 		return err
 	}
-	s := &server{b.Side(ferula, program, ".")}
+	s := &server{side}
 	launch := func(*area.Side) (proc.Spec, error) {
 		config := filepath.Join(dir, "prometheus.yml")
 		flags = append(flags, "--no-profiles.self", "--storage.profiles.retention.time=0s", "--profiles.limit.rate=1GB",
 			"--profiles.limit.burst=1GB", "--profiles.limit.age=20y")
-		return program.Serve(s.Log(), dir, config, flags...), errors.Join(os.MkdirAll(dir, 0o755),
+		return s.Program.Serve(s.Log(), dir, config, flags...), errors.Join(os.MkdirAll(dir, 0o755),
 			os.WriteFile(config, []byte("global: {external_labels: {cluster: bench}}\n"), 0o644))
 	}
 	return b.With(ctx, launch, func() error { return work(s) }, s.Side)

@@ -51,11 +51,11 @@ type bench struct {
 }
 
 func run(ctx context.Context, of *area.Bench) error {
-	program, err := of.Program(ctx, peer.Ferula)
+	serve, err := of.SideOf(ctx, "serve", peer.Ferula, ".")
 	if err != nil {
 		return err
 	}
-	b := &bench{of, of.Side("serve", program, ".")}
+	b := &bench{of, serve}
 	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec()}), func() error {
 		if err := b.check(ctx); err != nil {
 			return err

@@ -14,8 +14,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/prometheus/common/model"
-
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -236,21 +234,9 @@ func (b *bench) queried(ctx context.Context) error {
 		return b.TSDB(ctx, area.TSDB{Config: config})(s)
 	}
 	return b.With(ctx, launch, func() error {
-		var first model.Matrix
-		for _, s := range readers {
-			body, _, err := s.Fetch(ctx, q.Request())
-			if err != nil {
-				return fmt.Errorf("%s over remote_read: %w", s.Name, err)
-			}
-			got, err := area.DecodeMatrix(body)
-			if first == nil {
-				first = got
-			}
-			if err = errors.Join(err, q.Complete(got), area.SameMatrix(q.What+", over remote_read", got, first, tolerance)); err != nil {
-				return err
-			}
+		if err := b.SameResults(ctx, q, tolerance, readers...); err != nil {
+			return fmt.Errorf("over remote_read: %w", err)
 		}
-		b.Logf("responses are equal: %s, over remote_read", q.What)
 		return b.InTurn("PromQL over remote_read", readers, func(round int, s *area.Side) error {
 			measure := func(of *area.Side, work func() error) error {
 				what := "CPU of the server that " + s.Name + " queries by remote_read: "
@@ -420,12 +406,10 @@ func (b *bench) readAll(ctx context.Context, s *area.Side, r read) error {
 // head compares and measures servers whose samples are in the head. Then it measures the memory of servers that have just
 // replayed the same write-ahead log.
 func (b *bench) head(ctx context.Context) error {
-	t := area.TSDB{Flags: []string{"--web.enable-remote-write-receiver"}}
+	t := area.TSDB{Flags: []string{area.ReceiveWrites}}
 	err := b.With(ctx, b.TSDB(ctx, t), func() error {
-		for _, s := range b.sides {
-			if err := push.Samples(ctx, s.Server, recent()); err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
+		if err := push.All(ctx, recent(), b.sides...); err != nil {
+			return err
 		}
 		for _, s := range b.sides {
 			if err := push.WaitMapped(ctx, s.Server, recent()); err != nil {

@@ -82,11 +82,9 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 	if b.sides, err = b.Pair(ctx, peer.Prometheus); err != nil {
 		return err
 	}
-	program, err := b.Program(ctx, peer.Victoria)
-	if err != nil {
+	if b.single, err = b.SideOf(ctx, victoria, peer.Victoria, peer.Victoria); err != nil {
 		return err
 	}
-	b.single = b.Side(victoria, program, peer.Victoria)
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return err
 	}
@@ -133,7 +131,7 @@ const (
 
 // launch launches Prometheus or ferula on an empty directory, or on what an earlier process left, and VictoriaMetrics.
 func (b *bench) launch(ctx context.Context, config string, keep bool, flags ...string) area.Launch {
-	flags = append(flags, "--web.enable-remote-write-receiver")
+	flags = append(flags, area.ReceiveWrites)
 	tsdb := b.TSDB(ctx, area.TSDB{Config: config, Keep: keep, Flags: flags})
 	return func(s *area.Side) (proc.Spec, error) {
 		if s != b.single {
@@ -206,12 +204,8 @@ func (b *bench) scrapes(ctx context.Context, round int, k kind) (err error) {
 		if err := b.cpuDuring(ctx, round, cpuOf+k.what, work, sides...); err != nil {
 			return err
 		}
-		for _, s := range sides {
-			anon, err := s.Anon()
-			if err != nil {
-				return err
-			}
-			b.Add(round, s.Name, anonOf+k.what, area.Bytes, float64(anon))
+		if err := b.anon(round, anonOf+k.what, sides...); err != nil {
+			return err
 		}
 		if err := b.complete(ctx, whole, time.Now(), sides...); err != nil { // no scrape was missed
 			return err
@@ -268,15 +262,20 @@ func (b *bench) idle(ctx context.Context, round int) error {
 		if err := proc.Wait(ctx, b.size.idle); err != nil {
 			return err
 		}
-		for _, s := range b.sides {
-			anon, err := s.Anon()
-			if err != nil {
-				return err
-			}
-			b.Add(round, s.Name, area.Idle, area.Bytes, float64(anon))
-		}
-		return nil
+		return b.anon(round, area.Idle, b.sides...)
 	}, b.sides...)
+}
+
+// anon records the anonymous memory of servers.
+func (b *bench) anon(round int, what string, sides ...*area.Side) error {
+	for _, s := range sides {
+		anon, err := s.Anon()
+		if err != nil {
+			return err
+		}
+		b.Add(round, s.Name, what, area.Bytes, float64(anon))
+	}
+	return nil
 }
 
 // complete returns an error unless the servers have the wanted results of queries at a time.
@@ -329,10 +328,8 @@ func (b *bench) rules(ctx context.Context, round int) error {
 			Metric: "bench_metric", Values: blocks.Integers, Series: b.size.rules * b.size.perRule, PerPod: b.size.perRule, Seed: 5,
 			Samples: int((past + future).Milliseconds() / stepMS), StepMS: stepMS, StartMS: time.Now().Add(-past).UnixMilli() / stepMS * stepMS,
 		}
-		for _, s := range b.sides {
-			if err := push.Samples(ctx, s.Server, spec); err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
+		if err := push.All(ctx, spec, b.sides...); err != nil {
+			return err
 		}
 		b.Logf("%d samples pushed to each side", spec.Series*spec.Samples)
 		if err := proc.Wait(ctx, b.size.interval); err != nil {

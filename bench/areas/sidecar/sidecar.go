@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -29,7 +30,6 @@ var Area = area.Area{
 const (
 	hourMS  = 3600_000
 	repeats = 3 // consecutive requests for one reading
-	config  = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"
 )
 
 func spec() blocks.Spec { return area.Floats(8) }
@@ -84,25 +84,23 @@ type bench struct {
 	prometheus *area.Side
 }
 
-func run(ctx context.Context, of *area.Bench) error {
+func run(ctx context.Context, of *area.Bench) (err error) {
 	b := &bench{Bench: of}
-	program, err := b.Program(ctx, peer.Prometheus)
-	if err != nil {
+	if b.prometheus, err = b.SideOf(ctx, "Prometheus", peer.Prometheus, "prometheus"); err != nil {
 		return err
 	}
-	b.prometheus = b.Side("Prometheus", program, "prometheus")
 	if b.sides, err = b.Pair(ctx, peer.Thanos); err != nil {
 		return err
 	}
-	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec(), Config: config}), func() error {
+	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec(), Config: area.Replica}), func() error {
 		return b.measure(ctx, []request{plain(), withoutName(), labelsOnly(), plain2h()}, plain(), withoutName())
 	}, b.prometheus)
 	if err != nil {
 		return err
 	}
-	inHead := area.TSDB{Config: config, Flags: []string{"--web.enable-remote-write-receiver"}}
+	inHead := area.TSDB{Config: area.Replica, Flags: []string{area.ReceiveWrites}}
 	err = b.With(ctx, b.TSDB(ctx, inHead), func() error {
-		if err := errors.Join(push.Samples(ctx, b.prometheus.Server, recent()), push.WaitMapped(ctx, b.prometheus.Server, recent())); err != nil {
+		if err := errors.Join(push.All(ctx, recent(), b.prometheus), push.WaitMapped(ctx, b.prometheus.Server, recent())); err != nil {
 			return err
 		}
 		return b.measure(ctx, []request{recentSeries()}, recentSeries())
@@ -114,49 +112,38 @@ func run(ctx context.Context, of *area.Bench) error {
 	return nil
 }
 
-// launch runs a sidecar. Both programs take the same flags.
-func (b *bench) launch(s *area.Side) (spec proc.Spec, err error) {
-	s.GRPC, err = proc.FreeAddress()
-	return s.Program.Sidecar(s.Log(), s.GRPC, b.prometheus.URL(), b.prometheus.TSDBDir()), err
-}
-
 // measure compares the responses of both sidecars and takes the readings of all requests, and those of memory of some.
 func (b *bench) measure(ctx context.Context, requests []request, memory ...request) error {
-	err := b.With(ctx, b.launch, func() (err error) {
-		clients := map[*area.Side]*stores.Client{}
-		for _, s := range b.sides {
-			if clients[s], err = stores.Dial(s.GRPC, stores.LikeThanos); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, clients[s].Close()) }()
-		}
-		for _, q := range requests {
-			if err := b.compare(ctx, q, clients[b.sides[0]], clients[b.sides[1]]); err != nil {
-				return fmt.Errorf("%s: %w", q.what, err)
-			}
-		}
-		return b.InTurn(requests[0].what, b.sides, func(round int, s *area.Side) error {
+	launch := area.AtGRPC(func(s *area.Side) proc.Spec { // both programs take the same flags
+		return s.Program.Sidecar(s.Log(), s.GRPC, b.prometheus.URL(), b.prometheus.TSDBDir())
+	})
+	err := b.With(ctx, launch, func() error {
+		return stores.With(stores.LikeThanos, func(clients []*stores.Client) error {
 			for _, q := range requests {
-				if err := b.costs(ctx, round, s, clients[s], q); err != nil {
-					return err
+				if err := b.compare(ctx, q, clients...); err != nil {
+					return fmt.Errorf("%s: %w", q.what, err)
 				}
 			}
-			return nil
-		})
+			return b.InTurn(requests[0].what, b.sides, func(round int, s *area.Side) error {
+				for _, q := range requests {
+					if err := b.costs(ctx, round, s, clients[slices.Index(b.sides, s)], q); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}, b.sides[0].GRPC, b.sides[1].GRPC)
 	}, b.sides...)
 	if err != nil {
 		return err
 	}
 	return b.InTurn("memory", b.sides, func(round int, s *area.Side) error {
 		for _, q := range memory {
-			g, err := b.Growth(ctx, round, s, b.launch, q.what, func() (err error) {
-				c, err := stores.Dial(s.GRPC, stores.LikeThanos)
-				if err != nil {
+			g, err := b.Growth(ctx, round, s, launch, q.what, func() error {
+				return stores.With(stores.LikeThanos, func(clients []*stores.Client) error {
+					_, err := b.send(ctx, s, clients[0], q)
 					return err
-				}
-				defer func() { err = errors.Join(err, c.Close()) }()
-				_, err = b.send(ctx, s, c, q)
-				return err
+				}, s.GRPC)
 			})
 			if err != nil {
 				return err

@@ -37,8 +37,6 @@ var Area = area.Area{
 }
 
 const (
-	config = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []"
-
 	clientsMax       = 16
 	queriesPerClient = 2 // small queries per client
 
@@ -169,13 +167,11 @@ type bench struct {
 	want       map[string]model.Matrix
 }
 
-func run(ctx context.Context, of *area.Bench) error {
+func run(ctx context.Context, of *area.Bench) (err error) {
 	b := &bench{Bench: of, want: map[string]model.Matrix{}}
-	program, err := b.Program(ctx, peer.Prometheus)
-	if err != nil {
+	if b.prometheus, err = b.SideOf(ctx, "Prometheus", peer.Prometheus, "prometheus"); err != nil {
 		return err
 	}
-	b.prometheus = b.Side("Prometheus", program, "prometheus")
 	if b.programs, err = b.Pair(ctx, peer.Thanos); err != nil {
 		return err
 	}
@@ -192,7 +188,7 @@ func run(ctx context.Context, of *area.Bench) error {
 				return err
 			}
 		}
-		launch := b.TSDB(ctx, area.TSDB{Keep: true, Config: config})
+		launch := b.TSDB(ctx, area.TSDB{Keep: true, Config: area.Replica})
 		if err := b.With(ctx, launch, func() error { return b.layout(ctx, l) }, b.prometheus); err != nil {
 			return fmt.Errorf("%s%w", l.prefix, err)
 		}
@@ -209,7 +205,7 @@ func run(ctx context.Context, of *area.Bench) error {
 	return nil
 }
 
-// external are the labels of Prometheus' configuration.
+// external are the labels of area.Replica.
 var external = map[string]string{"prometheus": "bench", "replica": "a"}
 
 // addLate adds the blocks of late samples to the bucket.
@@ -271,11 +267,7 @@ func (b *bench) layout(ctx context.Context, l layout) error {
 
 // matrixOf requests q and returns the response without the external label that the querier keeps, sorted by labels.
 func matrixOf(ctx context.Context, from *proc.Server, q area.Query) (model.Matrix, error) {
-	body, _, err := from.Fetch(ctx, q.Request())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", q.What, err)
-	}
-	m, err := area.DecodeMatrix(body)
+	m, err := q.Result(ctx, from)
 	for _, s := range m {
 		delete(s.Metric, "prometheus")
 	}

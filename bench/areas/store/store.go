@@ -119,9 +119,12 @@ func makeBucket(ctx context.Context, cache string, spec blocks.Spec, to string, 
 
 // over launches a gateway over a bucket. Both programs take the same flags.
 func over(bucket string) area.Launch {
-	return func(s *area.Side) (spec proc.Spec, err error) {
-		s.GRPC, err = proc.FreeAddress()
-		return s.Program.Store(s.Log(), s.GRPC, bucket, s.TSDBDir()), errors.Join(err, os.MkdirAll(s.TSDBDir(), 0o755))
+	launch := area.AtGRPC(func(s *area.Side) proc.Spec { return s.Program.Store(s.Log(), s.GRPC, bucket, s.TSDBDir()) })
+	return func(s *area.Side) (proc.Spec, error) {
+		if err := os.MkdirAll(s.TSDBDir(), 0o755); err != nil {
+			return proc.Spec{}, err
+		}
+		return launch(s)
 	}
 }
 

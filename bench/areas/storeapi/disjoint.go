@@ -56,7 +56,7 @@ func (b *bench) disjoint(ctx context.Context) (err error) {
 		endpoints = append(endpoints, address)
 	}
 	return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
-		return withClients([]string{both[0].GRPC, both[1].GRPC}, stores.LikeThanos, func(clients []*stores.Client) error {
+		return stores.With(stores.LikeThanos, func(clients []*stores.Client) error {
 			for _, c := range clients { // every response is checked: also these, which warm connections
 				if _, _, err := durations(ctx, c, 1); err != nil {
 					return err
@@ -72,7 +72,7 @@ func (b *bench) disjoint(ctx context.Context) (err error) {
 			b.Measure("storeapi/disjoint-wall", area.Over(all, alone), disjointAll, disjointAlone)
 			b.Note(fmt.Sprintf("Disjoint stores: %d stores of %d series x %d samples, which differ in an external label, what each sends arrives %s later. A matcher of the external label selects one store alone; \"the slowest\" is the greatest mean of the eight. The stores send series that were encoded before, so that they leave the cores to the querier, as stores on other machines do.", disjointStores, disjointSpec.Series, disjointSpec.Samples, storeDelay))
 			return err
-		})
+		}, both[0].GRPC, both[1].GRPC)
 	})
 }
 

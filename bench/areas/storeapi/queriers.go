@@ -2,13 +2,10 @@ package storeapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -62,10 +59,7 @@ func (b *bench) withQueriers(ctx context.Context, endpoints []string, work func(
 	if err != nil {
 		return err
 	}
-	launch := func(s *area.Side) (spec proc.Spec, err error) {
-		s.GRPC, err = proc.FreeAddress()
-		return s.Program.Query(s.Log(), s.GRPC, endpoints), err
-	}
+	launch := area.AtGRPC(func(s *area.Side) proc.Spec { return s.Program.Query(s.Log(), s.GRPC, endpoints) })
 	return b.With(ctx, launch, func() error {
 		for _, s := range both {
 			err := proc.Until(ctx, 30*time.Second, 100*time.Millisecond, s.Name+" has discovered its stores", func() error {
@@ -127,24 +121,10 @@ func (b *bench) query(ctx context.Context) error {
 	return b.overStores(ctx, querySpec(), []string{"a"}, nil, func(_ []*area.Side, endpoints []string) error {
 		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
 			for _, q := range queries {
-				var results [2]model.Matrix
-				for i, s := range both {
-					body, _, err := s.Fetch(ctx, q.Request())
-					if err == nil {
-						results[i], err = area.DecodeMatrix(body)
-					}
-					if err == nil {
-						err = q.Complete(results[i])
-					}
-					if err != nil {
-						return fmt.Errorf("%s: %w", s.Name, err)
-					}
-				}
-				if err := area.SameMatrix(q.What, results[1], results[0], tolerance); err != nil {
+				if err := b.SameResults(ctx, q, tolerance, both...); err != nil {
 					return err
 				}
 			}
-			b.Logf("responses of the queriers are equal")
 			for _, q := range queries {
 				err := b.readings(ctx, q.What, both, func(s *area.Side) error { _, _, err := s.Fetch(ctx, q.Request()); return err })
 				if err != nil {
@@ -157,25 +137,11 @@ func (b *bench) query(ctx context.Context) error {
 	})
 }
 
-// withClients calls work with a client of each StoreAPI.
-func withClients(endpoints []string, opts storeapi.ClientOptions, work func(clients []*stores.Client) error) (err error) {
-	var clients []*stores.Client
-	for _, address := range endpoints {
-		c, err := stores.Dial(address, opts)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, c.Close()) }()
-		clients = append(clients, c)
-	}
-	return work(clients)
-}
-
 // hop measures both queriers while they forward the merged series of two stores.
 func (b *bench) hop(ctx context.Context) error {
 	return b.overStores(ctx, hopSpec, []string{"a", "b"}, nil, func(_ []*area.Side, endpoints []string) error {
 		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
-			return withClients([]string{both[0].GRPC, both[1].GRPC}, stores.LikeThanos, func(clients []*stores.Client) error {
+			return stores.With(stores.LikeThanos, func(clients []*stores.Client) error {
 				r := stores.Request(hopSpec.Metric, hopSpec.StartMS, hopSpec.EndMS())
 				found, _, err := stores.Compare(ctx, r, false, clients...)
 				if err == nil && found[0].Series != 2*hopSpec.Series {
@@ -194,7 +160,7 @@ func (b *bench) hop(ctx context.Context) error {
 				})
 				b.Ratio("storeapi/hop2", querierPrefix+hopWhat)
 				return err
-			})
+			}, both[0].GRPC, both[1].GRPC)
 		})
 	})
 }
@@ -209,12 +175,10 @@ type shape struct {
 
 // labelBytes measures the bytes of labels that a store and a querier send, with and without differences.
 func (b *bench) labelBytes(ctx context.Context) error {
-	flags := []string{"--web.enable-remote-write-receiver"}
+	flags := []string{area.ReceiveWrites}
 	return b.overStores(ctx, labelSpec, []string{"a", "b"}, flags, func(all []*area.Side, endpoints []string) error {
-		for _, s := range all {
-			if err := push.Samples(ctx, s.Server, labelHeadSpec()); err != nil {
-				return err
-			}
+		if err := push.All(ctx, labelHeadSpec(), all...); err != nil {
+			return err
 		}
 		return b.withQueriers(ctx, endpoints, func(both []*area.Side) error {
 			var whats []string
@@ -275,7 +239,7 @@ func (b *bench) labelBytesOf(ctx context.Context, s shape, labelsOnly bool) (wha
 // receiveLabels requests all series of a store at address, and returns their number, and the bytes of the messages without those
 // of chunks. Unless it requests labels only, each must have chunks of both blocks and of the head.
 func receiveLabels(ctx context.Context, address string, opts storeapi.ClientOptions, labelsOnly bool) (n int, bytes int64, d stores.Digest, err error) {
-	err = withClients([]string{address}, opts, func(clients []*stores.Client) error {
+	err = stores.With(opts, func(clients []*stores.Client) error {
 		r := stores.Request(labelSpec.Metric, labelSpec.StartMS, labelHeadSpec().EndMS())
 		r.SkipChunks = labelsOnly
 		a, err := clients[0].Receive(ctx, r, func(lset []byte, chunks []series.Chunk) error {
@@ -294,6 +258,6 @@ func receiveLabels(ctx context.Context, address string, opts storeapi.ClientOpti
 		})
 		n, bytes = a.Series, bytes+a.Bytes
 		return err
-	})
+	}, address)
 	return n, bytes, d, err
 }

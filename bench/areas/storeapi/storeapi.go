@@ -250,10 +250,7 @@ func growthWhat(n int) string { return fmt.Sprintf("growth of a server: %d serie
 
 // growth measures how much the memory of a server grows while it streams n series. Each measurement starts a new process.
 func (b *bench) growth(ctx context.Context, s *area.Side, n int) error {
-	launch := func(s *area.Side) (spec proc.Spec, err error) {
-		s.GRPC, err = proc.FreeAddress()
-		return s.Program.Own(s.Log(), "-grpc="+s.GRPC), err
-	}
+	launch := area.AtGRPC(func(s *area.Side) proc.Spec { return s.Program.Own(s.Log(), "-grpc="+s.GRPC) })
 	r := storeapi.SeriesRequest{MaxMS: 1, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "series", fmt.Sprint(n))}}
 	return b.InTurn(growthWhat(n), []*area.Side{s}, func(round int, s *area.Side) error {
 		return b.With(ctx, launch, func() (err error) {

@@ -208,16 +208,6 @@ func (m *Manager) each(f func(job string, p *pool)) {
 	}
 }
 
-// TargetsAll returns the scraped and the dropped targets by job.
-func (m *Manager) TargetsAll() map[string][]*scrape.Target {
-	all := map[string][]*scrape.Target{}
-	m.each(func(job string, p *pool) {
-		dropped, _ := p.droppedTargets()
-		all[job] = append(p.active(), dropped...)
-	})
-	return all
-}
-
 // TargetsActive returns the scraped targets by job.
 func (m *Manager) TargetsActive() map[string][]*scrape.Target {
 	active := map[string][]*scrape.Target{}

@@ -32,17 +32,10 @@ type placed struct {
 // places measures queries of a new ferula serve over the same blocks on its disk, and in a bucket only: the first request of a
 // kind and the second. Where the blocks are on the disk, it also measures flame graphs while profiles are pushed.
 func places(ctx context.Context, b *area.Bench, pushed []series.RawProfile, totals []int64) error {
-	var want int64
-	for _, total := range totals[:profilesWhole] {
-		want += total
-	}
-	var later [][]byte // after the time range of the queries
-	for i := range pushed[profilesWhole:] {
-		request, err := pushRequest(&pushed[profilesWhole+i])
-		if err != nil {
-			return err
-		}
-		later = append(later, request)
+	want := sum(totals[:profilesWhole])
+	later, err := pushRequests(pushed[profilesWhole:]) // after the time range of the queries
+	if err != nil {
+		return err
 	}
 	flame, err := MergeRequest("{}", epochMS, epochMS+hourMS)
 	if err != nil {

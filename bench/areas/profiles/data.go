@@ -137,6 +137,13 @@ func (m *heapMaker) profile(i int, timeNS int64) (raw []byte, total int64, err e
 
 func timeOf(i int) int64 { return epochMS*1e6 + int64(i)*(hourMS*1e6/10_000) }
 
+func sum(values []int64) (total int64) {
+	for _, v := range values {
+		total += v
+	}
+	return total
+}
+
 // heapPushes returns profiles to be pushed, and the total bytes of each.
 func heapPushes(n, services int) (pushed []series.RawProfile, totals []int64, err error) {
 	m := newHeapMaker(services)

@@ -40,20 +40,26 @@ func pushRequest(p *series.RawProfile) ([]byte, error) {
 	return proto.Marshal(&profilepb.PushRequest{Series: []*profilepb.RawProfileSeries{s}})
 }
 
+// pushRequests returns the pushRequest of each profile.
+func pushRequests(pushed []series.RawProfile) (requests [][]byte, err error) {
+	requests = make([][]byte, len(pushed))
+	for i := range pushed {
+		if requests[i], err = pushRequest(&pushed[i]); err != nil {
+			return nil, err
+		}
+	}
+	return requests, nil
+}
+
 // pushesOverHTTP measures the CPU of a server to which several clients push at once.
 func pushesOverHTTP(ctx context.Context, b *area.Bench, pushed []series.RawProfile, totals []int64) error {
-	requests := make([][]byte, len(pushed))
-	var want int64
-	for i := range pushed {
-		var err error
-		if requests[i], err = pushRequest(&pushed[i]); err != nil {
-			return err
-		}
-		want += totals[i]
+	requests, err := pushRequests(pushed)
+	if err != nil {
+		return err
 	}
 	return b.EachRound("pushes over HTTP", func(round int) error {
 		return inDir("", func(dir string) error {
-			return serve(ctx, b, dir, func(s *server) error { return pushOverHTTP(ctx, b, s, round, requests, want) })
+			return serve(ctx, b, dir, func(s *server) error { return pushOverHTTP(ctx, b, s, round, requests, sum(totals[:len(pushed)])) })
 		})
 	})
 }

@@ -40,11 +40,7 @@ func whole(ctx context.Context, b *area.Bench) (err error) {
 		gz += len(pushed[i].Raw)
 	}
 	b.Logf("%d profiles of %d bytes, gzipped", len(pushed), gz/len(pushed))
-	var want int64
-	for _, total := range totals[:profilesPushed] {
-		want += total
-	}
-	if err := pushes(ctx, b, "", pushed[:profilesPushed], heapType, want); err != nil {
+	if err := pushes(ctx, b, "", pushed[:profilesPushed], heapType, sum(totals[:profilesPushed])); err != nil {
 		return err
 	}
 	ofBench, want, err := recorded(pushed[:profilesMerged/4])

@@ -117,11 +117,11 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, NoDeltas: t.NoDeltas})
 	if t.Check {
 		d := &streams.Digest{Hash: sha256.New()}
-		_, err := receive(client, t, d)
+		_, err := receive(client, d)
 		return streams.Figures{Digest: d.String()}, err
 	}
 	return streams.Measure(c.listener, t.Repeats, func() error {
-		n, err := receive(client, t, nil)
+		n, err := receive(client, nil)
 		if err == nil && n != len(held) {
 			err = fmt.Errorf("received %d of %d series", n, len(held))
 		}
@@ -175,7 +175,7 @@ func (c *connection) close() {
 
 // receive reads a stream and returns the number of series: it converts labels to the engine's type, reads chunks, and drops
 // them. A digest gets all of them.
-func receive(client *storeapi.Client, t streams.Task, d *streams.Digest) (n int, err error) {
+func receive(client *storeapi.Client, d *streams.Digest) (n int, err error) {
 	set := client.Series(context.Background(), storeapi.SeriesRequest{
 		MaxMS: endMS, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
 	})

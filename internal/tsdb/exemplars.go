@@ -13,7 +13,7 @@ import (
 // exemplarRing allocates the memory for exemplars with the first one: 6.4 MB, which the garbage collector would add to
 // what is live, and so to what may be allocated until the next collection.
 type exemplarRing struct {
-	grown atomic.Bool // or not to be grown
+	grown atomic.Bool // it has its memory, from the first exemplar on or from the replay
 	max   atomic.Int64
 
 	mu   sync.Mutex
@@ -28,11 +28,12 @@ func (r *exemplarRing) shrink(db *tsdb.DB) error {
 	}
 	ring, ok := querier.(*tsdb.CircularExemplarStorage)
 	found, err := querier.Select(math.MinInt64, math.MaxInt64, []*labels.Matcher{})
-	if r.grown.Store(true); ok && len(found) == 0 {
+	empty := ok && len(found) == 0
+	if empty {
 		ring.Resize(0)
 		r.ring = ring
-		r.grown.Store(false)
 	}
+	r.grown.Store(!empty)
 	return err
 }
 

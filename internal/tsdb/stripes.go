@@ -15,11 +15,8 @@ const (
 	seriesPerStripe = 8
 	stripesMin      = 1 << 10 // 250 KB
 	stripesMax      = 1 << 20 // for 8 million series; the stripes take 250 MB, the series 8 GB
-	// guessedSeriesMax limits what is taken from the configuration and from the log, which for a million series is
-	// 28 MB of stripes.
-	guessedSeriesMax = stripesGuessedMax * seriesPerStripe
-	// stripesGuessedMax is the number of stripes up to which a guess is followed.
-	stripesGuessedMax = 1 << 17
+	// guessedSeriesMax limits a guess by the configuration or the log: its stripes take 28 MB.
+	guessedSeriesMax = 1 << 20
 	// loggedBytesPerSeries is the size of the log for a series after about thirty samples.
 	loggedBytesPerSeries = 200
 )

@@ -24,7 +24,7 @@ cpu=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -
 } >"$work/section"
 
 # Results of one kind say once what their numbers are.
-shorter='s/;/; /g; s/(; [a-z]+): [0-9]+ scenarios, /\1: /g; s/; seed ([0-9]+: [0-9.]+ % of [0-9]+) queries by columns/; \1/g'
+shorter='s/;/; /g; s/(; [a-z]+): [0-9]+ scenarios, /\1: /g; s/ data compared//2g; s/; seed ([0-9]+: [0-9.]+ % of [0-9]+) queries by columns/; \1/g'
 
 # part NAME PATTERN ARGUMENTS...: runs go test, and notes the lines of its log that have the pattern in one row. A part that fails does
 # not stop the next ones.

@@ -92,9 +92,8 @@ func (c *cache) moved(s *series, ref storage.SeriesRef) {
 	s.ref = ref
 }
 
-// done ends a scrape. A page without an error removes what it does not have. Pages with errors may add series
-// without end, so they remove, too, once the cache has doubled; forced says so.
-func (c *cache) done(ok bool) (forced bool) {
+// count returns the number of entries.
+func (c *cache) count() int {
 	count := len(c.series) + c.meta.LengthMetadata()
 	if c.layout != nil { // the page has few other series
 		count += c.layout.values
@@ -104,6 +103,13 @@ func (c *cache) done(ok bool) (forced bool) {
 			count++
 		}
 	}
+	return count
+}
+
+// done ends a scrape. A page without an error removes what it does not have. Pages with errors may add series
+// without end, so they remove, too, once the cache has doubled; forced says so.
+func (c *cache) done(ok bool) (forced bool) {
+	count := c.count()
 	if ok {
 		c.lastOK = count
 	} else {

@@ -132,6 +132,10 @@ func TestPage_LayoutsChangeNothing(t *testing.T) {
 		"a 1\nb 1\n|c{x=\"\na 5\n\"} 1\nb 1\n|a 1\nb 1\n|# HELP \"c\na 2\n#\" c\nb 1\n|a 1\nb 1\n|a 1\n\nb 1\n|a 1\n b 1\n|c\na 1\n",
 		"# TYPE a counter\na 1\nb 1\n# EOF\n|# TYPE a gauge\n# TYPE c histogram\nc_bucket{le=\"1\"} 2\nb 1\n# EOF\n|b 2 1\nc 1 5\n# EOF\n" +
 			"|# TYPE c summary\nc{quantile=\"1\"} 1\nb 1\n# EOF\n|c 5\nb 1\n# EOF\n# EOF\n|b 1\n# EOF\n",
+		// A name in quotes goes on in the next line, in which a series of another order is part of the name.
+		"# HELP \"c\n#\" c\na 1\nb 2\n# EOF\n|b 2\n# HELP \"c\n#\" c\na 1\n# EOF\n|# HELP \"c\na 2\n#\" c\nb 2\n# EOF\n",
+		// After fewer series, pages with an error remove from the cache what they do not have.
+		many("n", 1500) + "|a 1\n|a 1\n|a 1\n|" + many("m", 1100) + "full 99\n|a 1\n",
 		"a 1\n" + many("n", 100) + "b 1\n|a 1\nb 1\n|a 1\nc 1\n" + many("n", 64) + "b 1\n|a 1\nb 1\n|a 1\n" + many("n", 63) + "b 1\n|a 1\n" +
 			many("n", 63) + many("m", 64) + "b 1\n|b 1\n",
 	} {

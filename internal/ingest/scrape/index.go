@@ -18,8 +18,8 @@ type index struct {
 
 const endOfPage = "# EOF"
 
-// newIndex returns nil if the order of the lines matters: a line is there twice, a family has two descriptions, or the
-// last line has no line feed.
+// newIndex returns nil if the order of the lines matters: a line is there twice, a family has two descriptions, its name
+// may go on in the next line, or the last line has no line feed.
 func (l *layout) newIndex() *index {
 	x := &index{exemplars: l.exemplars, series: map[string]int32{}, comments: map[string]int32{}}
 	described := map[string]bool{}
@@ -36,7 +36,9 @@ func (l *layout) newIndex() *index {
 			}
 			if words := strings.Fields(comment[1:]); len(words) > 1 { // such as HELP and a name
 				about := words[0] + " " + words[1]
-				if described[about] {
+				quoted := words[1][0] == '"'
+				open := quoted && (strings.Count(comment, `"`) == 1 || strings.Contains(comment, `\`))
+				if open || described[about] {
 					return nil
 				}
 				described[about] = true

@@ -328,6 +328,7 @@ func (p *page) appendKnown(body []byte, contentType string) bool {
 			return false
 		}
 	}
+	p.cache.lastOK = p.cache.count()
 	if l.aging {
 		l.aging = p.cache.meta.age(&p.cache.scrape)
 	}

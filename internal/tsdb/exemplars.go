@@ -55,7 +55,11 @@ func (r *exemplarRing) setMax(exemplars int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.max.Store(exemplars)
-	if r.ring != nil && r.grown.Load() {
-		r.ring.Resize(exemplars)
+	if r.ring == nil {
+		return
 	}
+	if !r.grown.Load() {
+		exemplars = 0
+	}
+	r.ring.Resize(exemplars)
 }

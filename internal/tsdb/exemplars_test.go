@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/prometheus/config"
@@ -106,6 +108,9 @@ func TestExemplars_CapacityOfAReloadHoldsBeforeAndAfterTheFirst(t *testing.T) {
 		}
 	}
 	reload(2)
+	if got := gaugeOf(t, s, capacity); got != 0 {
+		t.Errorf("capacity before the first exemplar: %v, want 0", got)
+	}
 	appendExemplars(t, s, true, 1, 3)
 	if got := exemplarsOf(t, s); got != 2 {
 		t.Errorf("%d exemplars, want 2", got)
@@ -119,5 +124,37 @@ func TestExemplars_CapacityOfAReloadHoldsBeforeAndAfterTheFirst(t *testing.T) {
 	appendExemplars(t, s, true, 10, 11)
 	if got := exemplarsOf(t, s); got != 0 {
 		t.Errorf("%d exemplars, want none", got)
+	}
+}
+
+func TestExemplars_AppendsReloadsAndQueriesGoOnAtOnce(t *testing.T) {
+	s := newStore(t, Options{MaxExemplars: 2})
+	if err := s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() {
+			for ts := range int64(40) {
+				name := labels.FromStrings("__name__", "x", "i", strconv.Itoa(i))
+				e := exemplar.Exemplar{Labels: labels.FromStrings("trace_id", "t"), Value: 1, Ts: ts, HasTs: true}
+				app := s.AppenderV2(t.Context())
+				_, err := app.Append(0, name, 0, ts, 1, nil, nil, storage.AOptions{Exemplars: []exemplar.Exemplar{e}})
+				if err := errors.Join(err, app.Commit()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for size := range int64(20) {
+		section := config.StorageConfig{ExemplarsConfig: &config.ExemplarsConfig{MaxExemplars: 1 + size%3*40}}
+		if err := s.ApplyConfig(&config.Config{StorageConfig: section}); err != nil {
+			t.Error(err)
+		}
+		exemplarsOf(t, s)
+	}
+	wg.Wait()
+	if got, want := exemplarsOf(t, s), gaugeOf(t, s, capacity); got == 0 || got > int(want) {
+		t.Errorf("%d exemplars with a capacity for %v", got, want)
 	}
 }

@@ -1,6 +1,7 @@
 package storeapi
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -66,17 +67,24 @@ func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup,
 		PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
 		RuleName:                r.Names, RuleGroup: r.Groups, File: r.Files, MatcherString: r.Matchers,
 	}
+	var invalid error
 	warnings, err = receive(ctx, c, "/thanos.Rules/Rules", request, "rules and alerts", func(msg *apipb.RulesResponse) (n int) {
 		if g := msg.GetGroup(); g != nil {
 			group := groupFrom(g)
 			for i := range group.Rules {
-				n += 1 + len(group.Rules[i].Alerts)
+				rule := &group.Rules[i]
+				invalid = cmp.Or(invalid, checkTime("rule "+rule.Name, rule.LastEvaluation))
+				for _, a := range rule.Alerts {
+					invalid = cmp.Or(invalid, checkTime("alert of rule "+rule.Name, a.ActiveAt))
+				}
+				n += 1 + len(rule.Alerts)
 			}
+			invalid = cmp.Or(invalid, checkTime("rule group "+group.Name, group.LastEvaluation))
 			groups = append(groups, group)
 		}
 		return n
 	})
-	return groups, warnings, err
+	return groups, warnings, cmp.Or(err, invalid)
 }
 
 func groupFrom(g *apipb.RuleGroup) RuleGroup {

@@ -3,6 +3,7 @@ package storeapi
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,27 @@ func TestClient_RulesOfAllMessages(t *testing.T) {
 	}}}
 	if err != nil || !reflect.DeepEqual(got, want) || len(warnings) != 1 || in.Type != apipb.RulesRequest_ALERT {
 		t.Errorf("%v %v %+v; request %v", err, warnings, got, &in)
+	}
+}
+
+// The lists of all stores are one response: what it cannot have is an error of the store that sent it.
+func TestClient_TimeThatJSONCannotHaveIsAnError(t *testing.T) {
+	late := &apipb.Timestamp{Seconds: 1 << 40}
+	rule := func(a *apipb.Alert) []*apipb.Rule { return []*apipb.Rule{{Result: &apipb.Rule_Alert{Alert: a}}} }
+	for want, group := range map[string]*apipb.RuleGroup{
+		"rule group g: ":    {Name: "g", LastEvaluation: late},
+		"rule r: ":          {Rules: rule(&apipb.Alert{Name: "r", LastEvaluation: late})},
+		"alert of rule r: ": {Rules: rule(&apipb.Alert{Name: "r", Alerts: []*apipb.AlertInstance{{ActiveAt: late}}})},
+	} {
+		conn := connect(t, listHandler("thanos.Rules", "Rules", &apipb.RulesRequest{}, nil, &apipb.RulesResponse{Result: &apipb.RulesResponse_Group{Group: group}}))
+		if _, _, err := NewClient(conn, ClientOptions{}).Rules(t.Context(), RulesRequest{}); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	found := &apipb.TargetDiscovery{ActiveTargets: []*apipb.ActiveTarget{{ScrapeUrl: "u", LastScrape: late}}}
+	conn := connect(t, listHandler("thanos.Targets", "Targets", &apipb.TargetsRequest{}, nil, &apipb.TargetsResponse{Result: &apipb.TargetsResponse_Targets{Targets: found}}))
+	if _, _, err := NewClient(conn, ClientOptions{}).Targets(t.Context(), TargetsRequest{}); err == nil || !strings.Contains(err.Error(), "target u: ") {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package storeapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,7 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 		State:                   apipb.TargetsRequest_State(apipb.TargetsRequest_State_value[strings.ToUpper(r.State)]),
 		PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
 	}
+	var invalid error
 	warnings, err = receive(ctx, c, "/thanos.Targets/Targets", request, "targets", func(msg *apipb.TargetsResponse) int {
 		active, dropped := msg.GetTargets().GetActiveTargets(), msg.GetTargets().GetDroppedTargets()
 		for _, t := range active {
@@ -62,9 +64,21 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 		for _, t := range dropped {
 			found.Dropped = append(found.Dropped, labelsIn(t.DiscoveredLabels))
 		}
+		for _, t := range active {
+			invalid = cmp.Or(invalid, checkTime("target "+t.ScrapeUrl, timeOf(t.LastScrape)))
+		}
 		return len(active) + len(dropped)
 	})
-	return found, warnings, err
+	return found, warnings, cmp.Or(err, invalid)
+}
+
+// checkTime returns an error for a time that JSON has no text for, such as one after the year 9999. The lists of all
+// stores are one response, which such a time of one store would fail.
+func checkTime(name string, t time.Time) error {
+	if _, err := t.MarshalJSON(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // response is a message that has a warning, or part of a list.

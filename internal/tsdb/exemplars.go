@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb"
 )
@@ -16,8 +17,9 @@ type exemplarRing struct {
 	grown atomic.Bool // it has its memory, from the first exemplar on or from the replay
 	max   atomic.Int64
 
-	mu   sync.Mutex
-	ring *tsdb.CircularExemplarStorage
+	mu    sync.Mutex
+	ring  *tsdb.CircularExemplarStorage
+	limit prometheus.Gauge // how many it may have, a metric of the database
 }
 
 // shrink frees the memory if the replay of the log has found no exemplar. It is called before db is used.
@@ -29,11 +31,11 @@ func (r *exemplarRing) shrink(db *tsdb.DB) error {
 	ring, ok := querier.(*tsdb.CircularExemplarStorage)
 	found, err := querier.Select(math.MinInt64, math.MaxInt64, []*labels.Matcher{})
 	empty := ok && len(found) == 0
-	if empty {
-		ring.Resize(0)
-		r.ring = ring
-	}
 	r.grown.Store(!empty)
+	if empty {
+		r.ring = ring
+		r.setMax(r.max.Load())
+	}
 	return err
 }
 
@@ -58,8 +60,10 @@ func (r *exemplarRing) setMax(exemplars int64) {
 	if r.ring == nil {
 		return
 	}
-	if !r.grown.Load() {
-		exemplars = 0
+	if r.grown.Load() {
+		r.ring.Resize(exemplars)
+		return
 	}
-	r.ring.Resize(exemplars)
+	r.ring.Resize(0)
+	r.limit.Set(float64(max(exemplars, 0)))
 }

@@ -60,13 +60,13 @@ func TestExemplars_TakeMemoryFromTheFirstOn(t *testing.T) {
 	for name, v2 := range map[string]bool{"appender": false, "second appender": true} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			open := func(wantCapacity, wantFound int) *Store {
+			open := func(wantMemory bool, wantFound int) *Store {
 				s := newStore(t, Options{Dir: dir, MaxExemplars: 3})
 				if err := s.Open(); err != nil {
 					t.Fatal(err)
 				}
-				if got := gaugeOf(t, s, capacity); int(got) != wantCapacity {
-					t.Errorf("capacity after the start: %v, want %d", got, wantCapacity)
+				if got := s.exemplars.grown.Load(); got != wantMemory || gaugeOf(t, s, capacity) != 3 {
+					t.Errorf("memory after the start: %v, capacity %v", got, gaugeOf(t, s, capacity))
 				}
 				if got := exemplarsOf(t, s); got != wantFound {
 					t.Errorf("%d exemplars after the start, want %d", got, wantFound)
@@ -74,11 +74,11 @@ func TestExemplars_TakeMemoryFromTheFirstOn(t *testing.T) {
 				return s
 			}
 			for range 2 { // the second start has a log, but no exemplar either
-				if err := open(0, 0).Close(); err != nil {
+				if err := open(false, 0).Close(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			s := open(0, 0)
+			s := open(false, 0)
 			appendExemplars(t, s, v2, 1, 2)
 			if got := exemplarsOf(t, s); got != 2 {
 				t.Errorf("%d exemplars, want both", got)
@@ -90,7 +90,7 @@ func TestExemplars_TakeMemoryFromTheFirstOn(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			open(3, 3)
+			open(true, 3)
 		})
 	}
 }
@@ -108,8 +108,8 @@ func TestExemplars_CapacityOfAReloadHoldsBeforeAndAfterTheFirst(t *testing.T) {
 		}
 	}
 	reload(2)
-	if got := gaugeOf(t, s, capacity); got != 0 {
-		t.Errorf("capacity before the first exemplar: %v, want 0", got)
+	if s.exemplars.grown.Load() || gaugeOf(t, s, capacity) != 2 {
+		t.Errorf("before the first exemplar: memory %v, capacity %v", s.exemplars.grown.Load(), gaugeOf(t, s, capacity))
 	}
 	appendExemplars(t, s, true, 1, 3)
 	if got := exemplarsOf(t, s); got != 2 {

@@ -109,6 +109,9 @@ func TestWatchedRegisterer_TheDatabaseHasTheCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if limits := metricsOf[prometheus.Gauge](r, exemplarsMax); len(limits) != 1 {
+		t.Errorf("%d gauges of the limit of exemplars", len(limits))
+	}
 	if len(g.failures) != 2 || len(r.repairs()) != 1 {
 		t.Errorf("%d counters of failed writes, want one for each log; %d of repairs, want 1", len(g.failures), len(r.repairs()))
 	}

@@ -21,6 +21,8 @@ const (
 	// logRepairs is part of the description of a counter: the logs that were found damaged
 	// while the database opened.
 	logRepairs = `"prometheus_tsdb_wal_corruptions_total"`
+	// exemplarsMax is part of the description of a gauge, see exemplarRing.
+	exemplarsMax = `"prometheus_tsdb_exemplar_max_exemplars"`
 )
 
 // watchedRegisterer is the Registerer of one database. It passes registrations to the embedded Registerer, which may be
@@ -61,13 +63,18 @@ func (r *watchedRegisterer) MustRegister(all ...prometheus.Collector) {
 }
 
 // repairs returns the counters of repaired logs.
-func (r *watchedRegisterer) repairs() (counters []prometheus.Counter) {
+func (r *watchedRegisterer) repairs() []prometheus.Counter {
+	return metricsOf[prometheus.Counter](r, logRepairs)
+}
+
+// metricsOf returns the metrics of a type whose description contains text.
+func metricsOf[M prometheus.Collector](r *watchedRegisterer, text string) (all []M) {
 	for _, c := range r.registered {
-		if counter, ok := c.(prometheus.Counter); ok && described(c, logRepairs) {
-			counters = append(counters, counter)
+		if m, ok := c.(M); ok && described(c, text) {
+			all = append(all, m)
 		}
 	}
-	return counters
+	return all
 }
 
 // unregisterAll unregisters everything that was registered through r.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 	"github.com/prometheus/prometheus/tsdb/record"
@@ -50,6 +51,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 			for _, c := range reg.repairs() {
 				c.Add(float64(try - 1 + s.gaps)) // the counts of the closed databases, and what is set aside before they open
 			}
+			s.exemplars.limit = metricsOf[prometheus.Gauge](reg, exemplarsMax)[0]
 			return db, nil
 		}
 		s.logger.Warn("The write-ahead log was repaired and is replayed again", "dir", s.opts.Dir)

@@ -225,7 +225,7 @@ func TestRules_AQuerierListsThem(t *testing.T) {
 	q := startQuery(t, []string{s.grpc}, nil)
 	eventually(t, 30*time.Second, "the rules of the store", func() bool {
 		_, body := q.get("/api/v1/rules")
-		return strings.Contains(body, `"name":"one","query":"vector(1)","labels":{"cluster":"north","kind":"recorded"}`) &&
+		return strings.Contains(body, `"name":"one","query":"vector(1)"`) && strings.Contains(body, `"labels":{"cluster":"north","kind":"recorded"}`) &&
 			strings.Contains(body, `"state":"firing","name":"Always"`) && strings.Contains(body, `"value":"2e+00"`)
 	})
 	if _, body := q.get("/api/v1/rules?type=record"); strings.Contains(body, "Always") {

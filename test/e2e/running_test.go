@@ -53,11 +53,12 @@ func (s *server) inBackground(path string) chan string {
 func TestQuery_ARunningQueryIsListedWithItsCostAndEnded(t *testing.T) {
 	more := make(chan struct{}, 1000)
 	filler := strings.Repeat("x", 20_000)
+	before := time.Now().UnixMilli() // the query: a server leaves out later samples
 	address, _ := serveMisbehaving(t, misbehavingStore{next: func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
 		select {
 		case <-more:
 			lset := labels.FromStrings("__name__", "test_metric", "i", fmt.Sprintf("%09d", i)+filler)
-			return labelenc.Append(nil, lset), testChunks(t, time.Now().UnixMilli()), nil
+			return labelenc.Append(nil, lset), testChunks(t, before), nil
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		}

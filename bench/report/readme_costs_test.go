@@ -69,7 +69,7 @@ func costs() []cost {
 			workload: "range query: %s", rows: []pattern{rowsOf("storeapi", "Thanos", "CPU of the querier: (.+)"), inStacks("CPU: (.+): query", "ferula query")},
 			memory: []pattern{inStacks("peak RssAnon: query", "ferula query")}},
 		{have: "`thanos query-frontend`", instead: "[`ferula query-frontend`](../ops/query-frontend.md); [move, and back](../migrate/thanos.md#query-frontend)",
-			workload: "range query: %s", rows: []pattern{inStacks("CPU: (.+): query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "CPU: (.+)"),
+			workload: "a request: %s", rows: []pattern{inStacks("CPU: (.+): query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "CPU: (.+)"),
 				rowsOf("frontend", "Thanos", "((?:real|behind) .+): CPU of the frontend")},
 			memory: []pattern{inStacks("peak RssAnon: query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "growth of RssAnon: .+")}},
 		{have: "`thanos store`", instead: "[`ferula store`](../ops/store.md); [move, and back](../migrate/thanos.md#store)",

@@ -188,10 +188,14 @@ func (b *bench) profiled(ctx context.Context, q area.Query, querier, frontend *a
 		profile        *profile.Profile
 		what, function string
 	}{
-		{before, "profile, decode", ").DecodeResponse"}, {before, "profile, encode", ").EncodeResponse"},
+		{before, "profile, decode", ".DecodeResponse"}, {before, "profile, encode", ".EncodeResponse"},
 		{behind, "querier's profile, encode", "json-iterator/go."},
 	} {
-		b.Add(1, thanos, behindQuery+": "+in.what, area.Seconds, secondsIn(in.profile, in.function))
+		seconds := secondsIn(in.profile, in.function)
+		if seconds == 0 && !b.Programs.Null {
+			return fmt.Errorf("%s: %w: no function with %s", in.what, area.ErrEmpty, in.function)
+		}
+		b.Add(1, thanos, behindQuery+": "+in.what, area.Seconds, seconds)
 	}
 	return nil
 }

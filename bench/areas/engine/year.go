@@ -67,19 +67,21 @@ func year(ctx context.Context, b *area.Bench, sides []*area.Side) error {
 var errUnmade = errors.New("blocks without a file of summaries")
 
 // untilSummarized waits until each block of ferula has its file of summaries. It returns the blocks' meta.json.
-func untilSummarized(ctx context.Context, b *area.Bench, s *area.Side) ([]string, error) {
-	dir := s.TSDBDir()
-	metas, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
-	if err != nil || b.Programs.Null {
-		return nil, err
+func untilSummarized(ctx context.Context, b *area.Bench, s *area.Side) (metas []string, err error) {
+	if b.Programs.Null {
+		return nil, nil
 	}
-	return metas, proc.Until(ctx, madeTimeout, time.Second, "summaries of chunks", func() error {
+	dir := s.TSDBDir()
+	err = proc.Until(ctx, madeTimeout, time.Second, "summaries of chunks", func() error {
+		var failed error
+		metas, failed = filepath.Glob(filepath.Join(dir, "*", "meta.json")) // each time: blocks are compacted
 		made, err := filepath.Glob(filepath.Join(dir, "summaries", strings.Repeat("[0-9A-Z]", 26)))
-		if err == nil && len(made) < len(metas) {
+		if err = errors.Join(failed, err); err == nil && len(made) < len(metas) {
 			err = fmt.Errorf("%w: %d of %d", errUnmade, len(metas)-len(made), len(metas))
 		}
 		return err
 	})
+	return metas, err
 }
 
 // summarized waits until ferula has its files of summaries, and records their size and that of the blocks.

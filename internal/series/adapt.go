@@ -111,15 +111,16 @@ type toSeries struct {
 }
 
 func (t *toSeries) At() storage.Series {
-	var all []Chunk
-	overlap := false
+	ours := len(t.chunks.metas) == 0
 	for i, m := range t.chunks.metas {
-		overlap = overlap || i > 0 && m.MinTime <= all[i-1].MaxMS
-		all = append(all, Chunk{MinMS: m.MinTime, MaxMS: m.MaxTime,
-			Encoding: m.Chunk.Encoding(), Data: m.Chunk.Bytes()})
+		ours = ours || i > 0 && m.MinTime <= t.chunks.metas[i-1].MaxTime
 	}
-	if len(all) > 0 && !overlap {
+	if !ours {
 		return t.SeriesSet.At()
+	}
+	var all []Chunk
+	for _, m := range t.chunks.metas {
+		all = append(all, Chunk{MinMS: m.MinTime, MaxMS: m.MaxTime, Encoding: m.Chunk.Encoding(), Data: m.Chunk.Bytes()})
 	}
 	lset := t.chunks.current.Labels()
 	return &storage.SeriesEntry{Lset: lset, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {

@@ -71,15 +71,11 @@ func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup,
 	warnings, err = receive(ctx, c, "/thanos.Rules/Rules", request, "rules and alerts", func(msg *apipb.RulesResponse) (n int) {
 		if g := msg.GetGroup(); g != nil {
 			group := groupFrom(g)
-			for i := range group.Rules {
-				rule := &group.Rules[i]
-				invalid = cmp.Or(invalid, checkTime("rule "+rule.Name, rule.LastEvaluation))
-				for _, a := range rule.Alerts {
-					invalid = cmp.Or(invalid, checkTime("alert of rule "+rule.Name, a.ActiveAt))
-				}
+			for _, rule := range group.Rules {
+				invalid = cmp.Or(invalid, checkJSON("rule "+rule.Name, rule))
 				n += 1 + len(rule.Alerts)
 			}
-			invalid = cmp.Or(invalid, checkTime("rule group "+group.Name, group.LastEvaluation))
+			invalid = cmp.Or(invalid, checkJSON("rule group "+group.Name, group))
 			groups = append(groups, group)
 		}
 		return n

@@ -2,6 +2,7 @@ package storeapi
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -92,23 +93,27 @@ func TestClient_RulesOfAllMessages(t *testing.T) {
 }
 
 // The lists of all stores are one response: what it cannot have is an error of the store that sent it.
-func TestClient_TimeThatJSONCannotHaveIsAnError(t *testing.T) {
+func TestClient_ElementThatJSONCannotHaveIsAnError(t *testing.T) {
 	late := &apipb.Timestamp{Seconds: 1 << 40}
 	rule := func(a *apipb.Alert) []*apipb.Rule { return []*apipb.Rule{{Result: &apipb.Rule_Alert{Alert: a}}} }
 	for want, group := range map[string]*apipb.RuleGroup{
 		"rule group g: ":    {Name: "g", LastEvaluation: late},
 		"rule r: ":          {Rules: rule(&apipb.Alert{Name: "r", LastEvaluation: late})},
-		"alert of rule r: ": {Rules: rule(&apipb.Alert{Name: "r", Alerts: []*apipb.AlertInstance{{ActiveAt: late}}})},
+		"rule with alert: ": {Rules: rule(&apipb.Alert{Name: "with alert", Alerts: []*apipb.AlertInstance{{ActiveAt: late}}})},
+		"rule NaN: ":        {Rules: rule(&apipb.Alert{Name: "NaN", EvaluationDurationSeconds: math.NaN()})},
+		"rule group Inf: ":  {Name: "Inf", EvaluationDurationSeconds: math.Inf(1)},
 	} {
 		conn := connect(t, listHandler("thanos.Rules", "Rules", &apipb.RulesRequest{}, nil, &apipb.RulesResponse{Result: &apipb.RulesResponse_Group{Group: group}}))
 		if _, _, err := NewClient(conn, ClientOptions{}).Rules(t.Context(), RulesRequest{}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	found := &apipb.TargetDiscovery{ActiveTargets: []*apipb.ActiveTarget{{ScrapeUrl: "u", LastScrape: late}}}
-	conn := connect(t, listHandler("thanos.Targets", "Targets", &apipb.TargetsRequest{}, nil, &apipb.TargetsResponse{Result: &apipb.TargetsResponse_Targets{Targets: found}}))
-	if _, _, err := NewClient(conn, ClientOptions{}).Targets(t.Context(), TargetsRequest{}); err == nil || !strings.Contains(err.Error(), "target u: ") {
-		t.Error(err)
+	for _, target := range []*apipb.ActiveTarget{{ScrapeUrl: "u", LastScrape: late}, {ScrapeUrl: "u", LastScrapeDuration: math.NaN()}} {
+		found := &apipb.TargetDiscovery{ActiveTargets: []*apipb.ActiveTarget{target}}
+		conn := connect(t, listHandler("thanos.Targets", "Targets", &apipb.TargetsRequest{}, nil, &apipb.TargetsResponse{Result: &apipb.TargetsResponse_Targets{Targets: found}}))
+		if _, _, err := NewClient(conn, ClientOptions{}).Targets(t.Context(), TargetsRequest{}); err == nil || !strings.Contains(err.Error(), "target u: ") {
+			t.Errorf("%v: %v", target, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package storeapi
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,28 +55,27 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 	warnings, err = receive(ctx, c, "/thanos.Targets/Targets", request, "targets", func(msg *apipb.TargetsResponse) int {
 		active, dropped := msg.GetTargets().GetActiveTargets(), msg.GetTargets().GetDroppedTargets()
 		for _, t := range active {
-			found.Active = append(found.Active, ActiveTarget{
+			target := ActiveTarget{
 				Discovered: labelsIn(t.DiscoveredLabels), Labels: labelsIn(t.Labels), ScrapePool: t.ScrapePool,
 				ScrapeURL: t.ScrapeUrl, GlobalURL: t.GlobalUrl,
 				Health: healthOf(t.Health), LastError: t.LastError, LastScrape: timeOf(t.LastScrape),
 				LastScrapeSeconds: t.LastScrapeDuration,
-			})
+			}
+			invalid = cmp.Or(invalid, checkJSON("target "+t.ScrapeUrl, target))
+			found.Active = append(found.Active, target)
 		}
 		for _, t := range dropped {
 			found.Dropped = append(found.Dropped, labelsIn(t.DiscoveredLabels))
-		}
-		for _, t := range active {
-			invalid = cmp.Or(invalid, checkTime("target "+t.ScrapeUrl, timeOf(t.LastScrape)))
 		}
 		return len(active) + len(dropped)
 	})
 	return found, warnings, cmp.Or(err, invalid)
 }
 
-// checkTime returns an error for a time that JSON has no text for, such as one after the year 9999. The lists of all
-// stores are one response, which such a time of one store would fail.
-func checkTime(name string, t time.Time) error {
-	if _, err := t.MarshalJSON(); err != nil {
+// checkJSON returns an error for what JSON has no text for: a time after the year 9999, a duration that is not a number.
+// The lists of all stores are one response, which such an element of one store would fail.
+func checkJSON(name string, element any) error {
+	if _, err := json.Marshal(element); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil

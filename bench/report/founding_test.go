@@ -2,6 +2,13 @@ package report
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -9,6 +16,30 @@ import (
 func rowOver(areaName, side, row, otherSide, otherRow string) number {
 	return number{of: func(t *testing.T, r Results) float64 {
 		return 100 * cellOf(t, r, areaName, side, row) / cellOf(t, r, areaName, otherSide, otherRow)
+	}}
+}
+
+// linesOf counts the lines of the functions of a package whose names match.
+func linesOf(path, names string) number {
+	return number{of: func(t *testing.T, _ Results) (lines float64) {
+		dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", path).Output()
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		files, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+		for _, file := range files {
+			set := token.NewFileSet()
+			parsed, err := parser.ParseFile(set, file, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range parsed.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && !strings.HasSuffix(file, "_test.go") && regexp.MustCompile(names).MatchString(f.Name.Name) {
+					lines += float64(1 + set.Position(f.End()).Line - set.Position(f.Pos()).Line)
+				}
+			}
+		}
+		return lines
 	}}
 }
 
@@ -101,6 +132,8 @@ func founding() map[string][]claim {
 			{"eight ranges", "exposition", beside("exposition", vm, "scrape: Histogram, 8 ranges", 1e-9)},
 			{"a summary", "exposition", beside("exposition", vm, "scrape: Summary, 1000 updates between, window of 5m0s", 1e-6)},
 			{"an update", "exposition", beside("exposition", vm, "update: PrometheusHistogram, 11 bounds", 1e-9)},
+			{"lines of code", "exposition", []number{linesOf("github.com/"+vm, "^marshalTo$"),
+				linesOf("github.com/ferula-io/ferula/metrics", "^append(To|Quantiles|Uint|Float|Number)$")}},
 		},
 		"Exemplars in time series of profiles": {
 			{"a minute", "profiles", worstOfRange("1Minute")},

@@ -71,11 +71,15 @@ func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup,
 	warnings, err = receive(ctx, c, "/thanos.Rules/Rules", request, "rules and alerts", func(msg *apipb.RulesResponse) (n int) {
 		if g := msg.GetGroup(); g != nil {
 			group := groupFrom(g)
-			for _, rule := range group.Rules {
-				invalid = cmp.Or(invalid, checkJSON("rule "+rule.Name, rule))
+			for i := range group.Rules {
+				rule := &group.Rules[i]
+				invalid = cmp.Or(invalid, checkJSON("rule "+rule.Name, rule.LastEvaluation, rule.EvaluationSeconds))
+				for _, a := range rule.Alerts {
+					invalid = cmp.Or(invalid, checkJSON("alert of rule "+rule.Name, a.ActiveAt, 0))
+				}
 				n += 1 + len(rule.Alerts)
 			}
-			invalid = cmp.Or(invalid, checkJSON("rule group "+group.Name, group))
+			invalid = cmp.Or(invalid, checkJSON("rule group "+group.Name, group.LastEvaluation, group.EvaluationSeconds+group.IntervalSeconds))
 			groups = append(groups, group)
 		}
 		return n

@@ -97,11 +97,11 @@ func TestClient_ElementThatJSONCannotHaveIsAnError(t *testing.T) {
 	late := &apipb.Timestamp{Seconds: 1 << 40}
 	rule := func(a *apipb.Alert) []*apipb.Rule { return []*apipb.Rule{{Result: &apipb.Rule_Alert{Alert: a}}} }
 	for want, group := range map[string]*apipb.RuleGroup{
-		"rule group g: ":    {Name: "g", LastEvaluation: late},
-		"rule r: ":          {Rules: rule(&apipb.Alert{Name: "r", LastEvaluation: late})},
-		"rule with alert: ": {Rules: rule(&apipb.Alert{Name: "with alert", Alerts: []*apipb.AlertInstance{{ActiveAt: late}}})},
-		"rule NaN: ":        {Rules: rule(&apipb.Alert{Name: "NaN", EvaluationDurationSeconds: math.NaN()})},
-		"rule group Inf: ":  {Name: "Inf", EvaluationDurationSeconds: math.Inf(1)},
+		"rule group g: ":             {Name: "g", LastEvaluation: late},
+		"rule r: ":                   {Rules: rule(&apipb.Alert{Name: "r", LastEvaluation: late})},
+		"alert of rule with alert: ": {Rules: rule(&apipb.Alert{Name: "with alert", Alerts: []*apipb.AlertInstance{{ActiveAt: late}}})},
+		"rule NaN: ":                 {Rules: rule(&apipb.Alert{Name: "NaN", EvaluationDurationSeconds: math.NaN()})},
+		"rule group Inf: ":           {Name: "Inf", EvaluationDurationSeconds: math.Inf(1)},
 	} {
 		conn := connect(t, listHandler("thanos.Rules", "Rules", &apipb.RulesRequest{}, nil, &apipb.RulesResponse{Result: &apipb.RulesResponse_Group{Group: group}}))
 		if _, _, err := NewClient(conn, ClientOptions{}).Rules(t.Context(), RulesRequest{}); err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -3,10 +3,10 @@ package storeapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -55,27 +55,32 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 	warnings, err = receive(ctx, c, "/thanos.Targets/Targets", request, "targets", func(msg *apipb.TargetsResponse) int {
 		active, dropped := msg.GetTargets().GetActiveTargets(), msg.GetTargets().GetDroppedTargets()
 		for _, t := range active {
-			target := ActiveTarget{
+			found.Active = append(found.Active, ActiveTarget{
 				Discovered: labelsIn(t.DiscoveredLabels), Labels: labelsIn(t.Labels), ScrapePool: t.ScrapePool,
 				ScrapeURL: t.ScrapeUrl, GlobalURL: t.GlobalUrl,
 				Health: healthOf(t.Health), LastError: t.LastError, LastScrape: timeOf(t.LastScrape),
 				LastScrapeSeconds: t.LastScrapeDuration,
-			}
-			invalid = cmp.Or(invalid, checkJSON("target "+t.ScrapeUrl, target))
-			found.Active = append(found.Active, target)
+			})
 		}
 		for _, t := range dropped {
 			found.Dropped = append(found.Dropped, labelsIn(t.DiscoveredLabels))
+		}
+		for _, t := range active {
+			invalid = cmp.Or(invalid, checkJSON("target "+t.ScrapeUrl, timeOf(t.LastScrape), t.LastScrapeDuration))
 		}
 		return len(active) + len(dropped)
 	})
 	return found, warnings, cmp.Or(err, invalid)
 }
 
-// checkJSON returns an error for what JSON has no text for: a time after the year 9999, a duration that is not a number.
-// The lists of all stores are one response, which such an element of one store would fail.
-func checkJSON(name string, element any) error {
-	if _, err := json.Marshal(element); err != nil {
+// checkJSON returns an error for a time or duration that JSON has no text for, such as a time after the year 9999. The
+// lists of all stores are one response, which such an element of one store would fail.
+func checkJSON(name string, t time.Time, seconds float64) error {
+	_, err := t.MarshalJSON()
+	if math.IsNaN(seconds - seconds) { // not a number, or infinite
+		err = fmt.Errorf("a duration of %g seconds", seconds)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil

@@ -387,14 +387,20 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	return dedup.Chain(its)
 }
 
-// overlapping reports whether a series has chunks that overlap, summaries beside other chunks than of floats, or raw chunks in the time of an aggregate: it
+// mixed reports whether a series has summaries beside chunks that are not of floats, which are read through iterators.
+func (k *collected) mixed() bool {
+	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
+		return slices.ContainsFunc(s.chunks, isSummarized) && slices.ContainsFunc(s.chunks, func(c series.Chunk) bool {
+			return c.Encoding != chunkenc.EncXOR && !isSummarized(c)
+		})
+	})
+}
+
+// overlapping reports whether a series has chunks that overlap, or raw chunks in the time of an aggregate: it
 // replaces their samples, but not the last one before, which stores leave out if no step is between the two.
 func (k *collected) overlapping() bool {
 	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
-		return overlap(s.chunks) || slices.ContainsFunc(s.chunks, isAggregated) && k.view.mayMix(s.chunks) ||
-			slices.ContainsFunc(s.chunks, isSummarized) && slices.ContainsFunc(s.chunks, func(c series.Chunk) bool {
-				return c.Encoding != chunkenc.EncXOR && !isSummarized(c)
-			})
+		return overlap(s.chunks) || slices.ContainsFunc(s.chunks, isAggregated) && k.view.mayMix(s.chunks)
 	})
 }
 
@@ -405,7 +411,7 @@ func withoutSummarized(chunks []series.Chunk) []series.Chunk {
 		return chunks
 	}
 	var decoder summaries.Decoder
-	return slices.CompactFunc(chunks, func(whole, c series.Chunk) bool {
+	return slices.CompactFunc(chunks, func(c, whole series.Chunk) bool {
 		if !isSummarized(c) || whole.MinMS != c.MinMS || whole.MaxMS != c.MaxMS {
 			return false
 		}

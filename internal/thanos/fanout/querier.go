@@ -139,12 +139,18 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 		endSpan(span, err)
 	}()
 	for {
-		if k, err = q.read(ctx, sr, v); err != nil || !k.steps.samples || !k.overlapping() {
+		if k, err = q.read(ctx, sr, v); err != nil || !k.steps.samples {
 			return k, err
 		}
-		q.q.f.noteOverlap(k.steps)
+		overlaps := k.overlapping()
+		if !overlaps && !k.mixed() {
+			return k, nil
+		}
+		if overlaps {
+			q.q.f.noteOverlap(k.steps)
+		}
 		q.discard(k)
-		if sr.Steps = nil; !k.steps.borders { // otherwise each summary is of one chunk now
+		if sr.Steps = nil; !overlaps || !k.steps.borders { // otherwise each summary is of one chunk now
 			sr.Summaries = nil
 		}
 	}

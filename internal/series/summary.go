@@ -22,16 +22,16 @@ type Summaries struct {
 	Apart bool
 	// Rising: samples of which one has a lesser value than the one before must not be Summarized.
 	Rising bool
-	// Fits reports whether the summary of a chunk is enough, wherever the chunk is; nil: Windows decide. It excludes that
+	// Fits reports whether the summary of a chunk is enough where Windows allow it; nil: each one is. It excludes that
 	// summaries are joined. It must be safe for concurrent use.
 	Fits func(*Summary) bool
 }
 
-// May reports whether a summary of samples may be enough, by the times of the first and the last one (ms, inclusive).
-func (s *Summaries) May(minMS, maxMS int64) bool { return s.Fits != nil || s.Enough(minMS, maxMS) }
-
 // Joined reports whether a summary may be of several chunks, or of a part of one.
 func (s *Summaries) Joined() bool { return s.Fits == nil && !s.Apart }
+
+// Anywhere are the ends of no window: any chunk may be Summarized.
+var Anywhere = Steps{FirstMS: math.MaxInt64, LastMS: math.MaxInt64 - 1, StepMS: 1}
 
 // Windows are where the consumer of a selection uses samples. Times are in ms.
 type Windows struct {

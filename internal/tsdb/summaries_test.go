@@ -101,8 +101,6 @@ func selectAll(t *testing.T, s *Store, mint, maxt int64, opts series.SelectOptio
 	return all
 }
 
-func fitsAlways(*series.Summary) bool { return true }
-
 // checkSummaries compares a selection with summaries and the one without them. It returns how many chunks were
 // summarized, and how many of blocks were not, though they have a summary.
 func checkSummaries(t *testing.T, s *Store, mint, maxt int64, opts series.Summaries) (summarized, missed int) {
@@ -134,7 +132,7 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 					t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, c)
 				}
 				if summary, ok := series.SummaryOf(pointsOf(t, c)); ok && c.MaxMS < headMS && (!summary.Falls || !opts.Rising) &&
-					(opts.May(c.MinMS, c.MaxMS) || opts.Joined() && !summary.Falls && opts.May(opts.Until(c.MinMS)+1, c.MaxMS)) {
+					(opts.Enough(c.MinMS, c.MaxMS) || opts.Joined() && !summary.Falls && opts.Enough(opts.Until(c.MinMS)+1, c.MaxMS)) {
 					missed++
 				}
 				left = left[1:]
@@ -153,7 +151,7 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 				n++
 			}
 			summary, _ := series.SummaryOf(points[:n])
-			if n == 0 || points[0].T != have.MinMS || points[n-1].T != have.MaxMS || !opts.May(have.MinMS, have.MaxMS) ||
+			if n == 0 || points[0].T != have.MinMS || points[n-1].T != have.MaxMS || !opts.Enough(have.MinMS, have.MaxMS) ||
 				opts.Rising && summary.Falls || !bytes.Equal(have.Data, series.AppendSummary(nil, summary)) {
 				t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, summary)
 			}
@@ -207,7 +205,7 @@ func TestSummaries_EqualTheChunks(t *testing.T) {
 	dir := t.TempDir()
 	s := oddBlocks(t, dir, 9)
 	end := startMS + 10*hourMS
-	all := series.Summaries{Fits: fitsAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	if n, _ := checkSummaries(t, s, startMS, end, all); n != 0 {
 		t.Fatalf("%d chunks are summarized without files", n)
 	}
@@ -221,7 +219,7 @@ func TestSummaries_EqualTheChunks(t *testing.T) {
 			t.Errorf("%d chunks are summarized, %d others could be", n, missed)
 		}
 		falling := n
-		if n, _ = checkSummaries(t, s, startMS, end, series.Summaries{Fits: fitsAlways, Rising: true}); n < 50 || n >= falling {
+		if n, _ = checkSummaries(t, s, startMS, end, series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true, Rising: true}); n < 50 || n >= falling {
 			t.Errorf("%d chunks are summarized where values rise", n)
 		}
 		r := rand.New(rand.NewPCG(2, uint64(round)))
@@ -294,7 +292,7 @@ func TestSummaries_UnusableFilesAreMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := series.Summaries{Fits: fitsAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	end := startMS + 8*hourMS
 	whole, _ := checkSummaries(t, s, startMS, end, all)
 	flipped := func(at int) []byte {
@@ -343,7 +341,7 @@ func TestSummaries_FilesDeletedWhileRead(t *testing.T) {
 	s := oddBlocks(t, dir, 7)
 	summarize(t, s)
 	end := startMS + 8*hourMS
-	all := series.Summaries{Fits: fitsAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	want := selectAll(t, s, startMS, end, series.SelectOptions{})
 	raw, err := s.RawQuerier(context.Background(), startMS, end)
 	if err != nil {
@@ -435,7 +433,7 @@ func TestSummaries_PowerCut(t *testing.T) {
 func TestSummaries_FullDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := oddBlocks(t, dir, 5)
-	all := series.Summaries{Fits: fitsAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	s.guard.free = func(string) (free, total int64, err error) { return 1 << 20, 100 << 30, nil }
 	if err := s.Summarize(context.Background()); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("no space: %v", err)
@@ -522,7 +520,7 @@ func TestSummaries_PrometheusCompactsTheBlocks(t *testing.T) {
 	if names := sideNames(t, s); !slices.Equal(names, append(blockNames(s), "notes")) {
 		t.Errorf("files %q, blocks %q", names, blockNames(s))
 	}
-	if n, _ := checkSummaries(t, s, startMS, startMS+10*hourMS, series.Summaries{Fits: fitsAlways}); n < 300 {
+	if n, _ := checkSummaries(t, s, startMS, startMS+10*hourMS, series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}); n < 300 {
 		t.Errorf("%d chunks are summarized", n)
 	}
 }
@@ -553,7 +551,7 @@ func BenchmarkSummaries(b *testing.B) {
 		b.Fatal(err)
 	}
 	for name, opts := range map[string]series.SelectOptions{"chunks": {},
-		"summaries": {Summaries: &series.Summaries{Fits: fitsAlways, Rising: true}}} {
+		"summaries": {Summaries: &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true, Rising: true}}} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			chunks := 0

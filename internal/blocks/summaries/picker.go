@@ -73,7 +73,7 @@ func (p *Picker) begins(c blocks.Chunk, i int) bool {
 		return false
 	}
 	splitMS := c.MaxMS
-	if !p.Opts.May(c.MinMS, c.MaxMS) {
+	if !p.Opts.Enough(c.MinMS, c.MaxMS) {
 		if p.Read == nil || !p.Opts.Joined() {
 			return false
 		}

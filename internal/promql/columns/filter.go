@@ -78,7 +78,9 @@ func (f *filter) coverOf(ev *evaluation, s *selector) *cover {
 
 // filterSummaries returns which chunks may be summaries.
 func (c *cover) filterSummaries() *series.Summaries {
-	return &series.Summaries{Fits: func(s *series.Summary) bool { return s.GapMS() <= c.RangeMS && c.filter.keepsNone(s) }}
+	return &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Fits: func(s *series.Summary) bool {
+		return s.GapMS() <= c.RangeMS && c.filter.keepsNone(s)
+	}}
 }
 
 // addNone appends a chunk of which the filter keeps no sample.

@@ -108,7 +108,7 @@ func (s *summarizedSet) Next() bool {
 }
 
 func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
-	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without || !s.asked.May(c.MinMS, c.MaxMS) {
+	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without || !s.asked.Enough(c.MinMS, c.MaxMS) {
 		return nil, false
 	}
 	points, err := xor.AppendPoints([]promql.FPoint(nil), c.Data, xor.Ascending)

@@ -130,7 +130,7 @@ func (s *Store) useSide(ctx context.Context, p *producer, wanted *series.Summari
 		return
 	}
 	var group []byte
-	p.picker = summaries.Picker{Opts: wanted, MinMS: p.minMS, MaxMS: p.maxMS,
+	p.picker = summaries.Picker{Opts: wanted, MinMS: wanted.MinMS, MaxMS: p.maxMS,
 		Cursor: p.side.table.Cursor(func(from, to uint64) ([]byte, error) {
 			if to-from > groupMax {
 				return nil, errLarge

@@ -3,6 +3,7 @@ package storeapi
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -39,10 +40,16 @@ type stepsFilter struct {
 	chunks []series.Chunk
 }
 
-// stepsSummaries are the summaries that are enough for a stepsFilter: of chunks of which it would send one sample.
+// stepsSummaries are the summaries that are enough for a stepsFilter: of chunks of which it would send one sample. A
+// chunk that begins before the request's range has one only if no other store may have the same chunk, which it would
+// cut.
 func stepsSummaries(r SeriesRequest) *series.Summaries {
-	return &series.Summaries{Windows: series.Windows{Ends: *r.Steps, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: true},
+	s := &series.Summaries{Windows: series.Windows{Ends: *r.Steps, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: true},
 		Fits: func(s *series.Summary) bool { return s.Count >= 2*samplesPerStep }}
+	if r.JoinMS == JoinAny {
+		s.MinMS = math.MinInt64
+	}
+	return s
 }
 
 func isSummarized(c series.Chunk) bool { return c.Encoding == series.Summarized }

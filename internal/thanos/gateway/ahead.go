@@ -169,8 +169,8 @@ func (p *producer) lookAt(c blocks.Chunk, next uint64, into *spanList) {
 		return // a summary, or corrupt: the batch returns the error
 	}
 	n := int64(chunkGuess)
-	if gap := int64(next - c.Ref); next > c.Ref && gap < pages.Bytes {
-		n = gap
+	if gap := next - c.Ref; next > c.Ref && gap < pages.Bytes { // a summary is far behind all chunks
+		n = int64(gap)
 	}
 	into.add(c, n)
 }

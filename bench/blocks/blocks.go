@@ -7,10 +7,12 @@
 package blocks
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -52,6 +54,9 @@ type Spec struct {
 	PerPod int    `json:",omitempty"` // number of series of a pod, which have the same instance; 10 if 0
 
 	BlockMS int64 `json:",omitempty"` // range of a block; 2 h if 0
+	// Compacted is the number of successive blocks that are compacted into one; 0: none are. The chunks stay those of the
+	// smaller blocks, and end where these end, as in all blocks that a compactor has written.
+	Compacted int `json:",omitempty"`
 
 	Buckets int `json:",omitempty"` // buckets of a classic histogram, consecutive series with the label le; 0 for none
 }
@@ -152,8 +157,39 @@ func write(ctx context.Context, dir string, s Spec) error {
 		if err := writeBlock(ctx, dir, specs, rangeMS, start+rangeMS, sources, done); err != nil {
 			return err
 		}
+		if s.Compacted > 0 && ((start-s.StartMS)/rangeMS%int64(s.Compacted) == int64(s.Compacted)-1 || start+rangeMS >= s.EndMS()) {
+			if err := compact(ctx, dir, rangeMS, s.Compacted); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// compact compacts the blocks of level 1 into one.
+func compact(ctx context.Context, dir string, rangeMS int64, times int) error {
+	all, err := List(dir)
+	if err != nil {
+		return err
+	}
+	var parts []string
+	for _, block := range all {
+		meta, err := os.ReadFile(filepath.Join(block, "meta.json"))
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(meta, []byte(`"level": 1,`)) {
+			parts = append(parts, block)
+		}
+	}
+	c, err := tsdb.NewLeveledCompactor(ctx, nil, slog.New(slog.DiscardHandler), []int64{rangeMS, rangeMS * int64(times)}, nil, nil)
+	if err == nil {
+		_, err = c.Compact(dir, parts, nil)
+	}
+	for _, block := range parts {
+		err = errors.Join(err, os.RemoveAll(block))
+	}
+	return err
 }
 
 // writeBlock writes the samples before end that are not written yet. It writes them one short time range after the other,

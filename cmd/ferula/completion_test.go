@@ -74,7 +74,7 @@ var completed = []struct {
 	offers []string
 	never  []string
 }{
-	{[]string{""}, []string{"serve", "query", "query-frontend", "sidecar", "store", "read", "compare", "backtest", "profiles", "check", "completion", "man"}, []string{"config", "--web.listen-address="}},
+	{[]string{""}, []string{"serve", "query", "query-frontend", "sidecar", "store", "read", "compare", "backtest", "summarize", "profiles", "check", "completion", "man"}, []string{"config", "--web.listen-address="}},
 	{[]string{"query"}, []string{"query", "query-frontend"}, []string{"serve"}},
 	{[]string{"--ver"}, []string{"--version"}, nil},
 	{[]string{"check", ""}, []string{"config", "rules", "web-config"}, []string{"serve"}},

@@ -35,6 +35,7 @@ type commands struct {
 	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
 	Compare       compareCommand       `cmd:"" help:"Compare responses and costs of two servers for the same queries."`
 	Backtest      backtestCommand      `cmd:"" help:"Show when the alerts of rules would have fired, over the past."`
+	Summarize     summarizeCommand     `cmd:"" help:"Make the summaries of chunks with which a store answers long ranges."`
 	Profiles      profilesCommand      `cmd:"" help:"Compact the profile blocks of a bucket."`
 
 	Check checkCommand `cmd:"" help:"Check configuration files, rule files, web configuration files and profile blocks."`

@@ -14,17 +14,76 @@ import (
 // chunks only for SelectOptions.Summaries.
 const Summarized = chunkenc.Encoding(0xfe)
 
-// Summaries state which chunks of a selection may be Summarized. Their functions must be safe for concurrent use.
+// Summaries state which chunks of a selection may be Summarized.
 type Summaries struct {
-	// Whole reports whether a summary of samples is enough, by the times of the first and the last one (ms, inclusive).
-	Whole func(minMS, maxMS int64) bool
-	// Until returns the time up to which a summary that ends at a time may include later samples. A querier may then
-	// return one summary of adjacent chunks, and summaries of parts of a chunk. nil: each summary is of one chunk.
-	Until func(ms int64) int64
+	Windows
+	// Apart: each summary is of one chunk. Otherwise a querier may return one summary of adjacent chunks, as far as Until
+	// allows, and summaries of parts of a chunk.
+	Apart bool
 	// Rising: samples of which one has a lesser value than the one before must not be Summarized.
 	Rising bool
-	// Fits reports whether the summary of a chunk is enough; nil: each one is. It excludes Until.
+	// Fits reports whether the summary of a chunk is enough where Windows allow it; nil: each one is. It excludes that
+	// summaries are joined. It must be safe for concurrent use.
 	Fits func(*Summary) bool
+}
+
+// Joined reports whether a summary may be of several chunks, or of a part of one.
+func (s *Summaries) Joined() bool { return s.Fits == nil && !s.Apart }
+
+// Anywhere are the ends of no window: any chunk may be Summarized.
+var Anywhere = Steps{FirstMS: math.MaxInt64, LastMS: math.MaxInt64 - 1, StepMS: 1}
+
+// Windows are where the consumer of a selection uses samples. Times are in ms.
+type Windows struct {
+	Ends         Steps // of the windows, inclusive
+	RangeMS      int64 // length of a window, whose start is exclusive
+	MinMS, MaxMS int64 // of the selection, inclusive
+	Whole        bool  // a summary is enough for chunks in windows
+	Starts       bool  // the start of a window counts, not only its end
+}
+
+// Enough reports whether a summary is enough of the samples from minMS to maxMS: no window touches them, each window
+// that touches them covers them all, or they are outside the selection's range.
+func (w *Windows) Enough(minMS, maxMS int64) bool {
+	end := w.Ends.NotBefore(minMS)
+	if end > w.Ends.LastMS || end-w.RangeMS >= maxMS || maxMS < w.MinMS || minMS > w.MaxMS {
+		return true
+	}
+	if !w.Whole || end < maxMS || minMS < w.MinMS || maxMS > w.MaxMS {
+		return false
+	}
+	if !w.Starts {
+		return true
+	}
+	start := w.Ends.NotBefore(minMS+w.RangeMS) - w.RangeMS
+	return start >= maxMS || start > w.Ends.LastMS-w.RangeMS
+}
+
+// Untouched reports whether no window touches a chunk.
+func (w *Windows) Untouched(minMS, maxMS int64) bool {
+	end := w.Ends.NotBefore(minMS)
+	return end > w.Ends.LastMS || end-w.RangeMS >= maxMS
+}
+
+// Until returns the first start or end of a window, or end of the selection's range, at or after a time: a summary of
+// samples up to the one time may include later samples up to the other.
+func (w *Windows) Until(ms int64) int64 {
+	edge := int64(math.MaxInt64)
+	switch {
+	case ms < w.MinMS:
+		edge = w.MinMS - 1
+	case ms <= w.MaxMS:
+		edge = w.MaxMS
+	}
+	if end := w.Ends.NotBefore(ms); end <= w.Ends.LastMS {
+		edge = min(edge, end)
+	}
+	if w.RangeMS > 0 {
+		if start := w.Ends.NotBefore(ms+w.RangeMS) - w.RangeMS; start <= w.Ends.LastMS-w.RangeMS {
+			edge = min(edge, start)
+		}
+	}
+	return edge
 }
 
 // Summary is what float samples, for example of a chunk, contribute to a window that covers them all. Samples with a

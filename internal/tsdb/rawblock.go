@@ -120,19 +120,17 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	if s.opts.LabelsOnly {
 		return true, nil
 	}
-	s.sums.begin(ref, len(deleted) > 0)
-	for i := 0; i < len(s.metas); {
-		n := s.sums.add(i)
-		if n == 0 {
-			s.sums.flush()
-			if err := s.chunk(s.metas[i]); err != nil {
-				return false, fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
-			}
-			n = 1
+	s.sums.Begin(ref, len(deleted) > 0) // one with deleted samples has no summaries
+	s.sums.data = s.sums.data[:0]
+	for i, meta := range s.metas {
+		if s.sums.Add(meta, s.skipped+i) {
+			continue
 		}
-		i += n
+		if err := s.chunk(meta); err != nil {
+			return false, fmt.Errorf("chunk %d: %w", meta.Ref, err)
+		}
 	}
-	s.sums.flush()
+	s.sums.Flush()
 	return true, nil
 }
 

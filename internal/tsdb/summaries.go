@@ -309,146 +309,32 @@ func (f *sideFiles) discard(path string, err error) {
 
 // seriesSummaries appends summaries to the chunks of a set, of one series after the other.
 type seriesSummaries struct {
-	set     *rawSet
-	opts    *series.Summaries
-	file    *summaries.Reader // nil: none are used
-	cursor  summaries.Cursor
-	decoder summaries.Decoder
-
-	ref    uint64
-	state  int // of the current series
-	series summaries.Series
-	read   int    // summaries that were read
-	data   []byte // of the chunks that were appended
-
-	current      series.Summary // not appended yet; without samples there is none
-	minMS, maxMS int64          // of its samples
-	untilMS      int64          // later samples up to this time may extend it
+	summaries.Picker
+	data []byte // of the chunks that were appended
 }
-
-// The states of a seriesSummaries.
-const (
-	notSought = iota
-	absent
-	found
-)
 
 // open begins a set. It uses no summaries if the block has none, or none are wanted.
 func (s *seriesSummaries) open(set *rawSet) {
-	s.set, s.opts, s.untilMS = set, set.opts.Summaries, math.MinInt64
-	if file := set.block.files.summaries.Load(); file != nil && s.opts != nil {
-		s.file, s.cursor = file, file.Cursor()
-	}
-}
-
-// begin begins a series. One with deleted samples has no summaries.
-func (s *seriesSummaries) begin(ref uint64, deleted bool) {
-	s.ref, s.state, s.read, s.data = ref, notSought, 0, s.data[:0]
-	if deleted || s.file == nil {
-		s.state = absent
-	}
-}
-
-// add adds chunks of the current series of the set, from number i on. It returns how many; 0: chunk i must be read.
-func (s *seriesSummaries) add(i int) (n int) {
-	chunks, first := s.set.metas[i:], s.set.skipped+i
-	for ; n < len(chunks) && chunks[n].MaxMS <= s.untilMS; n++ {
-		if all := s.find(first + n); all == nil || !s.current.Extend(all, s.opts.Rising) {
-			break
-		}
-		s.maxMS = chunks[n].MaxMS
-	}
-	c := chunks[0]
-	if n > 0 || s.state == absent || c.MinMS < s.set.block.mint || c.MaxMS > s.set.block.maxt {
-		return n
-	}
-	splitMS := c.MaxMS
-	if !s.opts.Whole(c.MinMS, c.MaxMS) {
-		if s.opts.Until == nil {
-			return 0
-		}
-		splitMS = s.opts.Until(c.MinMS)
-		if splitMS >= c.MaxMS || !s.opts.Whole(c.MinMS, splitMS) || !s.opts.Whole(splitMS+1, c.MaxMS) {
-			return 0
-		}
-	}
-	all := s.find(first)
-	if all == nil || all.Falls && (s.opts.Rising || splitMS < c.MaxMS) {
-		return 0
-	}
-	if splitMS == c.MaxMS {
-		s.extend(all, c.MinMS, c.MaxMS)
-		return 1
-	}
-	encoding, data, err := s.set.block.files.segments.chunk(c.Ref)
-	if err != nil {
-		return 0 // the reader of the chunk returns the error
-	}
-	head, tail, ends, ok := s.decoder.Split(chunkOf(c, encoding, data), splitMS, all)
-	if !ok {
-		return 0
-	}
-	s.extend(&head, c.MinMS, ends[0])
-	s.extend(&tail, ends[1], c.MaxMS)
-	return 1
-}
-
-// find returns the summary of chunk i; nil if there is none.
-func (s *seriesSummaries) find(i int) *series.Summary {
-	if s.state == notSought {
-		s.state = absent
-		list, ok, err := s.cursor.Seek(s.ref)
-		if err != nil {
-			s.damaged(err)
-		} else if ok {
-			s.state, s.series = found, list
-		}
-	}
-	for s.state == found && s.read <= i {
-		if s.read++; !s.series.Next() {
-			s.damaged(s.series.Err())
-		}
-	}
-	all := s.series.At()
-	if s.state != found || all.Count == 0 || s.opts.Fits != nil && !s.opts.Fits(all) {
-		return nil
-	}
-	return all
-}
-
-// extend adds samples to the current summary, or begins another one with them.
-func (s *seriesSummaries) extend(by *series.Summary, minMS, maxMS int64) {
-	if maxMS <= s.untilMS && s.current.Extend(by, s.opts.Rising) {
-		s.maxMS = maxMS
+	b := set.block
+	file := b.files.summaries.Load()
+	if s.Opts = set.opts.Summaries; file == nil || s.Opts == nil {
 		return
 	}
-	s.flush()
-	s.current, s.minMS, s.maxMS = *by, minMS, maxMS
-	if s.opts.Until != nil {
-		s.untilMS = min(s.opts.Until(maxMS), s.set.block.maxt)
+	s.Cursor, s.MinMS, s.MaxMS = file.Cursor(), b.mint, b.maxt
+	s.Read = func(c blocks.Chunk) (series.Chunk, error) {
+		encoding, data, err := b.files.segments.chunk(c.Ref)
+		return chunkOf(c, encoding, data), err
 	}
-}
-
-// flush appends the current summary.
-func (s *seriesSummaries) flush() {
-	if s.current.Count > 0 {
+	s.Emit = func(one *series.Summary, minMS, maxMS int64) {
 		from := len(s.data)
-		s.data = series.AppendSummary(s.data, s.current)
-		s.set.chunks = append(s.set.chunks, series.Chunk{MinMS: s.minMS, MaxMS: s.maxMS, Encoding: series.Summarized,
+		s.data = series.AppendSummary(s.data, *one)
+		set.chunks = append(set.chunks, series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: series.Summarized,
 			Data: s.data[from:]})
 	}
-	s.current.Count, s.untilMS = 0, math.MinInt64
-}
-
-// damaged ends the use of the file by everybody. err is nil if a series has fewer summaries than chunks.
-func (s *seriesSummaries) damaged(err error) {
-	s.state = absent
-	if err == nil {
-		err = fmt.Errorf("%w: series %d has fewer than %d", summaries.ErrCorrupt, s.ref, s.read)
-	}
-	b := s.set.block
-	if b.files.summaries.CompareAndSwap(s.file, nil) {
-		f := b.store.mappings.sides
-		f.discard(filepath.Join(f.dir, filepath.Base(b.block.Dir())), err)
+	s.Damaged = func(err error) { // ends the use of the file by everybody
+		if b.files.summaries.CompareAndSwap(file, nil) {
+			f := b.store.mappings.sides
+			f.discard(filepath.Join(f.dir, filepath.Base(b.block.Dir())), err)
+		}
 	}
 }

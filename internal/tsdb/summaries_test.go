@@ -101,8 +101,6 @@ func selectAll(t *testing.T, s *Store, mint, maxt int64, opts series.SelectOptio
 	return all
 }
 
-func wholeAlways(int64, int64) bool { return true }
-
 // checkSummaries compares a selection with summaries and the one without them. It returns how many chunks were
 // summarized, and how many of blocks were not, though they have a summary.
 func checkSummaries(t *testing.T, s *Store, mint, maxt int64, opts series.Summaries) (summarized, missed int) {
@@ -118,7 +116,7 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 		t.Fatalf("%d series, not %d", len(got), len(want))
 	}
 	for i, one := range want {
-		if !bytes.Equal(got[i].labels, one.labels) || opts.Until == nil && len(got[i].chunks) != len(one.chunks) {
+		if !bytes.Equal(got[i].labels, one.labels) || !opts.Joined() && len(got[i].chunks) != len(one.chunks) {
 			t.Fatalf("series %q with %d chunks, not %q with %d", got[i].labels, len(got[i].chunks), one.labels, len(one.chunks))
 		}
 		if series.SamplesOf(got[i].chunks) != series.SamplesOf(one.chunks) {
@@ -134,7 +132,7 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 					t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, c)
 				}
 				if summary, ok := series.SummaryOf(pointsOf(t, c)); ok && c.MaxMS < headMS && (!summary.Falls || !opts.Rising) &&
-					(opts.Whole(c.MinMS, c.MaxMS) || opts.Until != nil && !summary.Falls && opts.Whole(opts.Until(c.MinMS)+1, c.MaxMS)) {
+					(opts.Enough(c.MinMS, c.MaxMS) || opts.Joined() && !summary.Falls && opts.Enough(opts.Until(c.MinMS)+1, c.MaxMS)) {
 					missed++
 				}
 				left = left[1:]
@@ -142,7 +140,7 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 			}
 			for len(left) > 0 && left[0].MinMS <= have.MaxMS {
 				more := pointsOf(t, left[0])
-				if _, ok := series.SummaryOf(more); !ok || opts.Until == nil && len(points) > 0 {
+				if _, ok := series.SummaryOf(more); !ok || !opts.Joined() && len(points) > 0 {
 					t.Fatalf("series %q, chunk %d is in a summary", one.labels, j)
 				}
 				points, left = append(points, more...), left[1:]
@@ -153,7 +151,7 @@ func compareSummaries(t *testing.T, want, got []copied, opts series.Summaries, h
 				n++
 			}
 			summary, _ := series.SummaryOf(points[:n])
-			if n == 0 || points[0].T != have.MinMS || points[n-1].T != have.MaxMS || !opts.Whole(have.MinMS, have.MaxMS) ||
+			if n == 0 || points[0].T != have.MinMS || points[n-1].T != have.MaxMS || !opts.Enough(have.MinMS, have.MaxMS) ||
 				opts.Rising && summary.Falls || !bytes.Equal(have.Data, series.AppendSummary(nil, summary)) {
 				t.Fatalf("series %q, chunk %d: %+v, not %+v", one.labels, j, have, summary)
 			}
@@ -207,7 +205,7 @@ func TestSummaries_EqualTheChunks(t *testing.T) {
 	dir := t.TempDir()
 	s := oddBlocks(t, dir, 9)
 	end := startMS + 10*hourMS
-	all := series.Summaries{Whole: wholeAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	if n, _ := checkSummaries(t, s, startMS, end, all); n != 0 {
 		t.Fatalf("%d chunks are summarized without files", n)
 	}
@@ -221,19 +219,20 @@ func TestSummaries_EqualTheChunks(t *testing.T) {
 			t.Errorf("%d chunks are summarized, %d others could be", n, missed)
 		}
 		falling := n
-		if n, _ = checkSummaries(t, s, startMS, end, series.Summaries{Whole: wholeAlways, Rising: true}); n < 50 || n >= falling {
+		if n, _ = checkSummaries(t, s, startMS, end, series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true, Rising: true}); n < 50 || n >= falling {
 			t.Errorf("%d chunks are summarized where values rise", n)
 		}
 		r := rand.New(rand.NewPCG(2, uint64(round)))
 		for range 15 {
-			from, odd := startMS+r.Int64N(7*hourMS), r.Int64N(5)
-			checkSummaries(t, s, from, from+r.Int64N(5*hourMS), series.Summaries{Rising: r.IntN(2) == 0,
-				Whole: func(mint, maxt int64) bool { return (mint/60_000+maxt)%5 != odd }})
+			from, every := startMS+r.Int64N(7*hourMS), 1+r.Int64N(5)
+			checkSummaries(t, s, from, from+r.Int64N(5*hourMS), series.Summaries{Rising: r.IntN(2) == 0, Apart: true,
+				Windows: series.Windows{Ends: series.Steps{FirstMS: from, LastMS: end, StepMS: every * hourMS}, RangeMS: r.Int64N(5 * hourMS), MinMS: from,
+					MaxMS: end, Whole: r.IntN(3) > 0, Starts: r.IntN(2) == 0}})
 		}
 		for _, step := range []int64{1000, 20 * 60_000, 30*60_000 + 1, hourMS, 2*hourMS - 17, 5 * hourMS, 100 * hourMS} {
 			edges := series.Steps{FirstMS: startMS - r.Int64N(step), LastMS: end + 100*hourMS, StepMS: step}
-			opts := series.Summaries{Until: edges.NotBefore, Rising: r.IntN(2) == 0,
-				Whole: func(mint, maxt int64) bool { return edges.NotBefore(mint) >= maxt }}
+			opts := series.Summaries{Rising: r.IntN(2) == 0,
+				Windows: series.Windows{Ends: edges, MinMS: math.MinInt64, MaxMS: math.MaxInt64, Whole: true}}
 			n, missed := checkSummaries(t, s, startMS, end, opts)
 			if step > hourMS/2 && (n < 50 || missed > 5) {
 				t.Errorf("edges each %d ms: %d chunks are summarized, %d others could be", step, n, missed)
@@ -293,7 +292,7 @@ func TestSummaries_UnusableFilesAreMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := series.Summaries{Whole: wholeAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	end := startMS + 8*hourMS
 	whole, _ := checkSummaries(t, s, startMS, end, all)
 	flipped := func(at int) []byte {
@@ -342,7 +341,7 @@ func TestSummaries_FilesDeletedWhileRead(t *testing.T) {
 	s := oddBlocks(t, dir, 7)
 	summarize(t, s)
 	end := startMS + 8*hourMS
-	all := series.Summaries{Whole: wholeAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	want := selectAll(t, s, startMS, end, series.SelectOptions{})
 	raw, err := s.RawQuerier(context.Background(), startMS, end)
 	if err != nil {
@@ -434,7 +433,7 @@ func TestSummaries_PowerCut(t *testing.T) {
 func TestSummaries_FullDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := oddBlocks(t, dir, 5)
-	all := series.Summaries{Whole: wholeAlways}
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
 	s.guard.free = func(string) (free, total int64, err error) { return 1 << 20, 100 << 30, nil }
 	if err := s.Summarize(context.Background()); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("no space: %v", err)
@@ -521,7 +520,7 @@ func TestSummaries_PrometheusCompactsTheBlocks(t *testing.T) {
 	if names := sideNames(t, s); !slices.Equal(names, append(blockNames(s), "notes")) {
 		t.Errorf("files %q, blocks %q", names, blockNames(s))
 	}
-	if n, _ := checkSummaries(t, s, startMS, startMS+10*hourMS, series.Summaries{Whole: wholeAlways}); n < 300 {
+	if n, _ := checkSummaries(t, s, startMS, startMS+10*hourMS, series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}); n < 300 {
 		t.Errorf("%d chunks are summarized", n)
 	}
 }
@@ -552,7 +551,7 @@ func BenchmarkSummaries(b *testing.B) {
 		b.Fatal(err)
 	}
 	for name, opts := range map[string]series.SelectOptions{"chunks": {},
-		"summaries": {Summaries: &series.Summaries{Whole: wholeAlways, Rising: true}}} {
+		"summaries": {Summaries: &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true, Rising: true}}} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			chunks := 0

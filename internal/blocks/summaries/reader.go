@@ -225,17 +225,25 @@ func Open(file []byte, block Block) (*Reader, error) {
 
 // Cursor finds series in a file. It is fastest if their references ascend.
 type Cursor struct {
-	r     *Reader
+	table *Table
+	read  func(from, to uint64) ([]byte, error)
 	open  int // number of the group, from 1; 0: none
 	group Group
 }
 
 // Cursor returns a cursor.
-func (r *Reader) Cursor() Cursor { return Cursor{r: r} }
+func (r *Reader) Cursor() *Cursor {
+	return r.table.Cursor(func(from, to uint64) ([]byte, error) { return r.file[from:to], nil })
+}
+
+// Cursor returns a cursor that reads groups by a function. What read returns must be valid until it is called again.
+func (t *Table) Cursor(read func(from, to uint64) ([]byte, error)) *Cursor {
+	return &Cursor{table: t, read: read}
+}
 
 // Seek returns the summaries of a series; ok is false if the file has none.
 func (c *Cursor) Seek(ref uint64) (s Series, ok bool, err error) {
-	t := &c.r.table
+	t := c.table
 	if c.open == 0 || ref <= c.group.ref || c.open < t.Len() && ref >= t.ref(c.open) {
 		i := t.Find(ref)
 		if i < 0 {
@@ -243,7 +251,11 @@ func (c *Cursor) Seek(ref uint64) (s Series, ok bool, err error) {
 		}
 		from, to := t.Range(i)
 		c.open = 0
-		if c.group, err = t.OpenGroup(i, c.r.file[from:to]); err != nil {
+		src, err := c.read(from, to)
+		if err == nil {
+			c.group, err = t.OpenGroup(i, src)
+		}
+		if err != nil {
 			return s, false, err
 		}
 		c.open = i + 1

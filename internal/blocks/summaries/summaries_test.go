@@ -149,11 +149,11 @@ func TestReader_ReturnsWhatWasWritten(t *testing.T) {
 		forward, random := reader.Cursor(), reader.Cursor()
 		for i, list := range all {
 			if r.IntN(3) > 0 {
-				checkSeries(t, &forward, uint64(2*i+2), list)
+				checkSeries(t, forward, uint64(2*i+2), list)
 			}
 			at := r.IntN(len(all))
-			checkSeries(t, &random, uint64(2*at+2), all[at])
-			checkSeries(t, &random, uint64(2*r.IntN(len(all)+1)+1), nil)
+			checkSeries(t, random, uint64(2*at+2), all[at])
+			checkSeries(t, random, uint64(2*r.IntN(len(all)+1)+1), nil)
 		}
 	}
 }

@@ -339,6 +339,9 @@ func (c *compiler) window(e *parser.Call) (node, bool) {
 		switch arg := arg.(type) {
 		case *parser.MatrixSelector:
 			w.selector = *c.selector(arg.VectorSelector.(*parser.VectorSelector))
+			if c.subqueries == 0 && w.vs.Timestamp == nil {
+				c.selectors[len(c.selectors)-1].window = w
+			}
 			found, w.rangeMS, w.seconds = true, arg.Range.Milliseconds(), arg.Range.Seconds()
 			w.extend(name, c.stmt.LookbackDelta)
 			continue

@@ -73,13 +73,13 @@ func (f filteredNode) eval(ev *evaluation, sink func(*row) error) error {
 // coverOf returns the cover for a filter: a chunk of which it keeps no sample need not be decoded, if all
 // steps from its first to its last sample have a value. Such a chunk is two points of a value that it does not keep.
 func (f *filter) coverOf(ev *evaluation, s *selector) *cover {
-	return &cover{filter: f, rangeMS: ev.lookback, mint: s.hints.Start, maxt: s.hints.End}
+	return &cover{filter: f, Windows: series.Windows{RangeMS: ev.lookback, MinMS: s.hints.Start, MaxMS: s.hints.End}}
 }
 
 // filterSummaries returns which chunks may be summaries.
 func (c *cover) filterSummaries() *series.Summaries {
-	return &series.Summaries{Whole: func(int64, int64) bool { return true }, Fits: func(s *series.Summary) bool {
-		return s.GapMS() <= c.rangeMS && c.filter.keepsNone(s)
+	return &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Fits: func(s *series.Summary) bool {
+		return s.GapMS() <= c.RangeMS && c.filter.keepsNone(s)
 	}}
 }
 
@@ -89,12 +89,12 @@ func (c *cover) addNone(to *decoded, chunk *series.Chunk) error {
 	if err != nil {
 		return err
 	}
-	first, last := max(chunk.MinMS, c.mint), min(chunk.MaxMS, c.maxt)
+	first, last := max(chunk.MinMS, c.MinMS), min(chunk.MaxMS, c.MaxMS)
 	n, m := len(to.points), len(to.stretches)
 	if n > 0 && to.points[n-1].T >= first {
 		return errNeedSamples
 	}
-	if m > 0 && int(to.stretches[m-1].at) == n-1 && first-to.points[n-1].T <= c.rangeMS {
+	if m > 0 && int(to.stretches[m-1].at) == n-1 && first-to.points[n-1].T <= c.RangeMS {
 		to.points[n-1].T = last
 		return nil
 	}

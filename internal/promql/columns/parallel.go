@@ -105,7 +105,7 @@ func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
 	b.of.reset()
 	if len(b.floats) > 0 {
 		it.metric = b.floats[i].Labels()
-		return appendFloats(&b.of, b.floats[i], mint, maxt)
+		return appendFloats(&b.of, b.floats[i], b.cover, mint, maxt)
 	}
 	var from batchEnds
 	if i > 0 {

@@ -62,17 +62,21 @@ type samplesSource struct {
 	selected map[*parser.VectorSelector]pointsSet
 }
 
-func newSamplesSource(ctx context.Context, querier storage.Querier, all []selector) samplesSource {
+func newSamplesSource(ev *evaluation, querier storage.Querier, all []selector) samplesSource {
 	s := samplesSource{querier, make(map[*parser.VectorSelector]pointsSet, len(all))}
 	floats, _ := querier.(series.FloatsSelector)
 	for i := range all {
 		of := &all[i]
 		if floats != nil {
-			set := floats.SelectFloats(ctx, of.steps, of.hints, of.vs.LabelMatchers...)
-			s.selected[of.vs] = &floatsSet{samplesSet{SeriesSet: set}, set}
+			need := series.Needs{Steps: of.steps}
+			if of.window != nil {
+				need.Summaries = of.cover(ev, of.window.perSeries(ev)).summaries()
+			}
+			set := floats.SelectFloats(ev.ctx, need, of.hints, of.vs.LabelMatchers...)
+			s.selected[of.vs] = &floatsSet{samplesSet: samplesSet{SeriesSet: set}, floats: set}
 			continue
 		}
-		s.selected[of.vs] = &samplesSet{SeriesSet: querier.Select(ctx, false, of.hints, of.vs.LabelMatchers...)}
+		s.selected[of.vs] = &samplesSet{SeriesSet: querier.Select(ev.ctx, false, of.hints, of.vs.LabelMatchers...)}
 	}
 	return s
 }
@@ -80,12 +84,15 @@ func newSamplesSource(ctx context.Context, querier storage.Querier, all []select
 func (s samplesSource) close() error { return s.querier.Close() }
 
 // sel implements source. It returns the series of the selection that newSamplesSource has made.
-func (s samplesSource) sel(_ context.Context, of *selector, _ *cover) pointsSet {
+func (s samplesSource) sel(_ context.Context, of *selector, c *cover) pointsSet {
 	set := s.selected[of.vs]
 	if set == nil {
 		return &samplesSet{SeriesSet: storage.ErrSeriesSet(errReadTwice)}
 	}
 	delete(s.selected, of.vs)
+	if set, ok := set.(*floatsSet); ok {
+		set.cover = c
+	}
 	return set
 }
 
@@ -93,14 +100,28 @@ func (s samplesSource) sel(_ context.Context, of *selector, _ *cover) pointsSet 
 type floatsSet struct {
 	samplesSet
 	floats series.FloatsSet
+	cover  *cover
 }
 
 func (s *floatsSet) points(to *decoded, mint, maxt int64) error {
-	return appendFloats(to, s.floats.AtFloats(), mint, maxt)
+	return appendFloats(to, s.floats.AtFloats(), s.cover, mint, maxt)
 }
 
-// appendFloats appends the samples of a series, or returns errHistograms.
-func appendFloats(to *decoded, from series.Floats, mint, maxt int64) error {
+// appendFloats appends the samples of a series, or returns errHistograms. Of chunks that are summaries where c needs
+// samples, Prometheus' engine reads the samples.
+func appendFloats(to *decoded, from series.Floats, c *cover, mint, maxt int64) error {
+	if chunks := from.Summarized(); chunks != nil {
+		for i := range chunks {
+			if one := &chunks[i]; one.Encoding == series.Summarized && (c == nil || !c.Enough(one.MinMS, one.MaxMS)) {
+				return errGiveUp("summaries")
+			}
+		}
+		err := c.decode(to, chunks, mint, maxt)
+		if errors.Is(err, errNeedSamples) {
+			err = errGiveUp("summaries")
+		}
+		return err
+	}
 	var ok bool
 	var err error
 	if to.points, ok, err = from.AppendFloats(to.points, mint, maxt); err == nil && !ok {

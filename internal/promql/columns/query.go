@@ -264,7 +264,7 @@ func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotat
 	if err != nil {
 		return nil, nil, err
 	}
-	value, warnings, err := q.evaluateFrom(ctx, &stmt, newSamplesSource(ctx, querier, q.selectors), mint, maxt)
+	value, warnings, err := q.evaluateFrom(ctx, &stmt, newSamplesSource(q.newEvaluation(ctx, &stmt), querier, q.selectors), mint, maxt)
 	return q.orGiveUp(ctx, &stmt, value, warnings, err)
 }
 

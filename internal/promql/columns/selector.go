@@ -21,6 +21,9 @@ type selector struct {
 	hints *storage.SelectHints
 	steps *series.Steps // the only times whose last samples are needed; nil: all samples are needed
 	lent  bool          // the consumer of the rows keeps none of their labels
+	// window is evaluated at the steps of the query; nil: the selector is of something else. It is set in
+	// compiler.selectors only.
+	window *windowNode
 }
 
 // offset returns how many ms before a step the selector selects samples: the sum of the offset

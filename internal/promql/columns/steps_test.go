@@ -35,13 +35,13 @@ type stepsQuerier struct {
 var _ series.FloatsSelector = stepsQuerier{}
 
 // SelectFloats implements series.FloatsSelector.
-func (q stepsQuerier) SelectFloats(ctx context.Context, steps *series.Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) series.FloatsSet {
+func (q stepsQuerier) SelectFloats(ctx context.Context, need series.Needs, hints *storage.SelectHints, matchers ...*labels.Matcher) series.FloatsSet {
 	set := q.Select(ctx, false, hints, matchers...)
-	if steps == nil {
+	if need.Steps == nil {
 		return iteratedSet{set}
 	}
 	*q.selections++
-	return iteratedSet{&stepsSet{set, *steps}}
+	return iteratedSet{&stepsSet{set, *need.Steps}}
 }
 
 // iteratedSet is a series.FloatsSet whose floats are read through iterators.
@@ -64,6 +64,9 @@ func (s iterated) AppendFloats(to []promql.FPoint, mint, maxt int64) ([]promql.F
 	}
 	return to, true, it.Err()
 }
+
+// Summarized implements series.Floats.
+func (iterated) Summarized() []series.Chunk { return nil }
 
 type stepsSet struct {
 	storage.SeriesSet

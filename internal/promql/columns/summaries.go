@@ -112,11 +112,9 @@ const gapLeastMS = 10 * 60_000
 // cover knows the windows of a selection, and so which of its chunks need not be decoded.
 type cover struct {
 	use
-	ends       series.Steps // of the windows, inclusive
-	rangeMS    int64        // length of a window, whose start is exclusive
-	mint, maxt int64        // of the selection
-	gaps       bool         // there may be chunks that no window touches
-	filter     *filter      // if set, the fields above except rangeMS, mint and maxt are unused
+	series.Windows
+	gaps   bool    // there may be chunks that no window touches
+	filter *filter // if set, Ends, Whole and Starts are unused
 }
 
 // cover returns the cover of a selection, or nil if the windows are too short or too close to each other.
@@ -134,8 +132,9 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 		return nil
 	}
 	first := ev.start - work.offset
-	c := &cover{use: work.use, rangeMS: work.rangeMS, mint: s.hints.Start, maxt: s.hints.End, gaps: gaps,
-		ends: series.Steps{FirstMS: first, LastMS: first + (steps-1)*ev.interval, StepMS: ev.interval}}
+	c := &cover{use: work.use, gaps: gaps, Windows: series.Windows{
+		Ends:    series.Steps{FirstMS: first, LastMS: first + (steps-1)*ev.interval, StepMS: ev.interval},
+		RangeMS: work.rangeMS, MinMS: s.hints.Start, MaxMS: s.hints.End, Whole: work.use.whole, Starts: work.use.starts}}
 	c.join()
 	return c
 }
@@ -143,12 +142,12 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 // join makes one sequence of the starts and the ends of windows if the range is a multiple of the step: chunks are then
 // compared with one sequence, which halves the time for it.
 func (c *cover) join() {
-	if c.ends.FirstMS == c.ends.LastMS {
-		c.ends.StepMS = c.rangeMS
+	if c.Ends.FirstMS == c.Ends.LastMS {
+		c.Ends.StepMS = c.RangeMS
 	}
-	start := c.ends.FirstMS - c.rangeMS
-	if c.starts && c.rangeMS%c.ends.StepMS == 0 && c.mint <= start+1 && c.maxt >= c.ends.LastMS {
-		c.ends.FirstMS, c.rangeMS, c.starts, c.gaps = start, 0, false, false
+	start := c.Ends.FirstMS - c.RangeMS
+	if c.Starts && c.RangeMS%c.Ends.StepMS == 0 && c.MinMS <= start+1 && c.MaxMS >= c.Ends.LastMS {
+		c.Ends.FirstMS, c.RangeMS, c.Starts, c.gaps = start, 0, false, false
 	}
 }
 
@@ -160,50 +159,7 @@ func (c *cover) summaries() *series.Summaries {
 	if c.filter != nil {
 		return c.filterSummaries()
 	}
-	return &series.Summaries{Whole: c.enough, Until: c.until, Rising: c.rising}
-}
-
-// enough reports whether a summary is enough of the samples from minMS to maxMS: no window touches them, each window
-// that touches them covers them all, or they are outside the selection's range.
-func (c *cover) enough(minMS, maxMS int64) bool {
-	end := c.ends.NotBefore(minMS)
-	if end > c.ends.LastMS || end-c.rangeMS >= maxMS || maxMS < c.mint || minMS > c.maxt {
-		return true
-	}
-	if !c.whole || end < maxMS || minMS < c.mint || maxMS > c.maxt {
-		return false
-	}
-	if !c.starts {
-		return true
-	}
-	start := c.ends.NotBefore(minMS+c.rangeMS) - c.rangeMS
-	return start >= maxMS || start > c.ends.LastMS-c.rangeMS
-}
-
-// untouched reports whether no window touches a chunk.
-func (c *cover) untouched(minMS, maxMS int64) bool {
-	end := c.ends.NotBefore(minMS)
-	return end > c.ends.LastMS || end-c.rangeMS >= maxMS
-}
-
-// until returns the first start or end of a window, or end of the selection's range, at or after a time.
-func (c *cover) until(ms int64) int64 {
-	edge := int64(math.MaxInt64)
-	switch {
-	case ms < c.mint:
-		edge = c.mint - 1
-	case ms <= c.maxt:
-		edge = c.maxt
-	}
-	if end := c.ends.NotBefore(ms); end <= c.ends.LastMS {
-		edge = min(edge, end)
-	}
-	if c.rangeMS > 0 { // see join
-		if start := c.ends.NotBefore(ms+c.rangeMS) - c.rangeMS; start <= c.ends.LastMS-c.rangeMS {
-			edge = min(edge, start)
-		}
-	}
-	return edge
+	return &series.Summaries{Windows: c.Windows, Rising: c.rising}
 }
 
 // add appends a summary, or returns false if the chunk must be decoded. It appends nothing for a chunk that no window
@@ -219,12 +175,12 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 		return false, nil
 	}
 	if chunk.Encoding != series.Summarized {
-		return c.gaps && c.untouched(chunk.MinMS, chunk.MaxMS), nil
+		return c.gaps && c.Untouched(chunk.MinMS, chunk.MaxMS), nil
 	}
 	if invariant.Enabled {
-		invariant.Check(c.enough(chunk.MinMS, chunk.MaxMS), "the chunk from %d to %d is a summary", chunk.MinMS, chunk.MaxMS)
+		invariant.Check(c.Enough(chunk.MinMS, chunk.MaxMS), "the chunk from %d to %d is a summary", chunk.MinMS, chunk.MaxMS)
 	}
-	if !c.whole || chunk.MinMS < c.mint || chunk.MaxMS > c.maxt {
+	if !c.Whole || chunk.MinMS < c.MinMS || chunk.MaxMS > c.MaxMS {
 		return true, nil // no window needs it
 	}
 	if n := len(to.points); n > 0 && to.points[n-1].T >= chunk.MinMS {

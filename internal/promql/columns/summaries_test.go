@@ -108,7 +108,7 @@ func (s *summarizedSet) Next() bool {
 }
 
 func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
-	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without || !s.asked.Whole(c.MinMS, c.MaxMS) {
+	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without || !s.asked.Enough(c.MinMS, c.MaxMS) {
 		return nil, false
 	}
 	points, err := xor.AppendPoints([]promql.FPoint(nil), c.Data, xor.Ascending)
@@ -127,9 +127,15 @@ func deletes(seed uint64) bool { return seed%2 == 1 }
 // newSummaryWorld returns a store of hours of samples in chunks of some samples.
 func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store {
 	t.Helper()
+	store, _ := newSummaryWorldIn(t, seed, samplesOfChunk)
+	return store
+}
+
+func newSummaryWorldIn(t testing.TB, seed uint64, samplesOfChunk int) (store *tsdb.Store, dir string) {
+	t.Helper()
 	opts := promtsdb.DefaultOptions()
 	opts.NoLockfile, opts.SamplesPerChunk = true, samplesOfChunk
-	dir := t.TempDir()
+	dir = t.TempDir()
 	db, err := promtsdb.Open(dir, slog.New(slog.DiscardHandler), nil, opts, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +193,7 @@ func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store 
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	store := openStore(t, dir)
+	store = openStore(t, dir)
 	for _, i := range []string{"1", "3", "8"} {
 		if !deletes(seed) {
 			break
@@ -200,7 +206,7 @@ func newSummaryWorld(t testing.TB, seed uint64, samplesOfChunk int) *tsdb.Store 
 	if err := store.Summarize(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return store
+	return store, dir
 }
 
 // random makes queries.

@@ -85,17 +85,12 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 		if w.refused != nil {
 			return w.refused
 		}
-		run.offset = w.windowOffset(ev)
-		err := w.each(ev, perSeries{
-			use:        w.use(),
-			rangeMS:    w.rangeMS,
-			offset:     run.offset,
-			fixed:      w.fixed(),
-			compute:    func() func(*item, decoded) { return run.windows().compute },
-			apply:      func(it *item) error { return run.apply(it, sink) },
-			histograms: func(r *row, from storage.Series) error { return run.histograms(r, from, sink) },
-		})
-		if err != nil {
+		work := w.perSeries(ev)
+		run.offset = work.offset
+		work.compute = func() func(*item, decoded) { return run.windows().compute }
+		work.apply = func(it *item) error { return run.apply(it, sink) }
+		work.histograms = func(r *row, from storage.Series) error { return run.histograms(r, from, sink) }
+		if err := w.each(ev, work); err != nil {
 			return err
 		}
 		ev.acct.current -= run.held
@@ -104,6 +99,11 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 		return errSameLabels
 	}
 	return nil
+}
+
+// perSeries returns what is known of the work before it begins.
+func (w *windowNode) perSeries(ev *evaluation) perSeries {
+	return perSeries{use: w.use(), rangeMS: w.rangeMS, offset: w.windowOffset(ev), fixed: w.fixed()}
 }
 
 // distinct reports whether the results have distinct labels because the series have distinct labels. This is true if

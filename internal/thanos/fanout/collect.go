@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/blocks/summaries"
 	"github.com/ferula-io/ferula/internal/bufpool"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -255,7 +256,7 @@ func (k *collected) unite(ctx context.Context, q *querier, parts []*collected) e
 		}
 	}
 	for i := range k.series {
-		k.series[i].chunks = series.Tidy(k.series[i].chunks)
+		k.series[i].chunks = withoutSummarized(series.Tidy(k.series[i].chunks))
 	}
 	for _, part := range parts {
 		part.read = nil
@@ -386,11 +387,36 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	return dedup.Chain(its)
 }
 
+// mixed reports whether a series has summaries beside chunks that are not of floats, which are read through iterators.
+func (k *collected) mixed() bool {
+	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
+		return slices.ContainsFunc(s.chunks, isSummarized) && slices.ContainsFunc(s.chunks, func(c series.Chunk) bool {
+			return c.Encoding != chunkenc.EncXOR && !isSummarized(c)
+		})
+	})
+}
+
 // overlapping reports whether a series has chunks that overlap, or raw chunks in the time of an aggregate: it
 // replaces their samples, but not the last one before, which stores leave out if no step is between the two.
 func (k *collected) overlapping() bool {
 	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
 		return overlap(s.chunks) || slices.ContainsFunc(s.chunks, isAggregated) && k.view.mayMix(s.chunks)
+	})
+}
+
+// withoutSummarized removes the summaries of sorted chunks that are there as well, from another store with the same
+// data, in place.
+func withoutSummarized(chunks []series.Chunk) []series.Chunk {
+	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isSummarized) {
+		return chunks
+	}
+	var decoder summaries.Decoder
+	return slices.CompactFunc(chunks, func(c, whole series.Chunk) bool {
+		if !isSummarized(c) || whole.MinMS != c.MinMS || whole.MaxMS != c.MaxMS {
+			return false
+		}
+		s := decoder.Summary(whole)
+		return s.Count > 0 && bytes.Equal(series.AppendSummary(nil, s), c.Data)
 	})
 }
 

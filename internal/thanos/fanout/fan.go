@@ -40,8 +40,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	if err != nil {
 		return nil, err
 	}
-	sr.Steps, sr.JoinMS = f.stepsFor(sr, c.infos)
-	all := &fanoutStreams{missing: c.missing, steps: lacking{sr.Steps != nil, sr.JoinMS > 0}}
+	all := &fanoutStreams{missing: c.missing, steps: f.relax(&sr, c.infos)}
 	all.ctx, all.cancel = context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	for i, s := range c.stores {
 		one := sr

@@ -58,6 +58,14 @@ func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []p
 	return to, true, it.Err()
 }
 
+// Summarized implements series.Floats.
+func (s *storedSeries) Summarized() []series.Chunk {
+	if slices.ContainsFunc(s.chunks, isSummarized) {
+		return s.chunks
+	}
+	return nil
+}
+
 // appendReplicas appends the samples of two replicas in the range of the view, deduplicated. It returns false for other
 // series. It also returns false on an error, because the iterators return the error at the sample where it occurs.
 func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool) {

@@ -65,20 +65,20 @@ const forSeries = "series"
 // selection with equal arguments had the same context, Select returns the series of that selection.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
-	return q.SelectFloats(ctx, nil, hints, matchers...)
+	return q.SelectFloats(ctx, series.Needs{}, hints, matchers...)
 }
 
-// SelectFloats implements series.FloatsSelector. With steps, stores of ferula leave out samples, unless the samples of
-// several replicas must be merged.
-func (q *querier) SelectFloats(ctx context.Context, steps *series.Steps, hints *storage.SelectHints,
+// SelectFloats implements series.FloatsSelector. Stores of ferula leave out samples that are not needed, unless the
+// samples of several replicas must be merged.
+func (q *querier) SelectFloats(ctx context.Context, need series.Needs, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) series.FloatsSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
 		start, end, function, limit, rangeMS = hints.Start, hints.End, hints.Func, hints.Limit, hints.Range
 	}
 	key := fmt.Sprintf("%d %d %s %d %d %q", start, end, function, limit, rangeMS, fmt.Sprint(matchers))
-	if steps != nil {
-		key = fmt.Sprintf("%v %s", *steps, key)
+	if need != (series.Needs{}) {
+		key = fmt.Sprintf("%+v %+v %s", need.Steps, need.Summaries, key)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,8 +92,11 @@ func (q *querier) SelectFloats(ctx context.Context, steps *series.Steps, hints *
 		MaxResolutionMS:      q.q.resolution(function, rangeMS),
 		Aggregates:           aggregatesFor(function),
 		Shard:                q.q.r.Shard,
-		Steps:                steps,
+		Steps:                need.Steps,
 		JoinMS:               storeapi.JoinAny,
+	}
+	if s := need.Summaries; s != nil && s.Fits == nil && s.MinMS == start && s.MaxMS == end {
+		sr.Summaries = s
 	}
 	if sr.SkipChunks { // a series may be in downsampled blocks only
 		sr.MaxResolutionMS = math.MaxInt64
@@ -135,13 +138,22 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 		}
 		endSpan(span, err)
 	}()
-	if k, err = q.read(ctx, sr, v); err == nil && k.steps.samples && k.overlapping() {
-		q.q.f.noteOverlap(k.steps)
+	for {
+		if k, err = q.read(ctx, sr, v); err != nil || !k.steps.samples {
+			return k, err
+		}
+		overlaps := k.overlapping()
+		if !overlaps && !k.mixed() {
+			return k, nil
+		}
+		if overlaps {
+			q.q.f.noteOverlap(k.steps)
+		}
 		q.discard(k)
-		sr.Steps = nil
-		k, err = q.read(ctx, sr, v)
+		if sr.Steps = nil; !overlaps || !k.steps.borders { // otherwise each summary is of one chunk now
+			sr.Summaries = nil
+		}
 	}
-	return k, err
 }
 
 // read reads all series of the stores.

@@ -7,30 +7,35 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// stepsFor returns the steps between which stores may leave out samples, nil if all samples are needed, and which of
-// the remaining chunks stores may join (SeriesRequest.JoinMS).
+// relax decides what stores may leave out of the chunks of a selection, and which of the remaining chunks they may join.
 //
 // An instant selector uses the last sample at or before each step, and stores of ferula can leave out the others
 // (SeriesRequest.Steps). Chunks of replicas that overlap need all samples: deduplication chooses a replica by the
 // gaps between samples. So all samples are requested if the Info of the stores announces several replicas for the
-// time range. If chunks overlap nevertheless, they are selected again as a whole.
+// time range. If chunks overlap nevertheless, they are selected again as a whole. The same holds for windows of range
+// selectors, for which stores can send summaries of chunks (SeriesRequest.Summaries).
 //
 // Only the chunks of one block are joined if the Info of the stores announces the same data twice: joined chunks of two
-// stores differ if one of the stores has fewer of these chunks, and different chunks overlap.
-func (f *Fanout) stepsFor(sr storeapi.SeriesRequest, infos []*storeapi.Info) (steps *series.Steps, joinMS int64) {
-	switch {
-	case sr.Steps == nil || f.whole.on() || severalReplicas(infos, sr):
-		return nil, 0
-	case f.apart.on():
-		return sr.Steps, 0
-	case sameDataTwice(infos, sr):
-		return sr.Steps, min(sr.JoinMS, blockMS)
+// stores differ if one of the stores has fewer of these chunks, and different chunks overlap. A summary is of one chunk
+// then, so that unite finds the same chunk of another store.
+func (f *Fanout) relax(sr *storeapi.SeriesRequest, infos []*storeapi.Info) lacking {
+	if sr.Steps == nil && sr.Summaries == nil || f.whole.on() || severalReplicas(infos, *sr) {
+		sr.Steps, sr.Summaries, sr.JoinMS = nil, nil, 0
+		return lacking{}
 	}
-	return sr.Steps, sr.JoinMS
+	if f.apart.on() {
+		sr.JoinMS = 0
+	} else if sameDataTwice(infos, *sr) {
+		sr.JoinMS = min(sr.JoinMS, blockMS)
+	}
+	if s := sr.Summaries; s != nil && sr.JoinMS < storeapi.JoinAny {
+		apart := *s
+		apart.Apart, sr.Summaries, sr.JoinMS = true, &apart, 0
+	}
+	return lacking{true, sr.JoinMS > 0}
 }
 
 // blockMS is the time range of the shortest blocks. Blocks, and the chunks of a head, end at its multiples.

@@ -28,7 +28,7 @@ func selectAtSteps(t *testing.T, f *Fanout, replicas ...string) (n int, err erro
 		t.Fatal(err)
 	}
 	defer q.Close()
-	set := q.(series.FloatsSelector).SelectFloats(context.Background(), &someSteps, &storage.SelectHints{Start: 0, End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	set := q.(series.FloatsSelector).SelectFloats(context.Background(), series.Needs{Steps: &someSteps}, &storage.SelectHints{Start: 0, End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 	for set.Next() {
 		n++
 	}
@@ -198,7 +198,7 @@ func TestQuerier_SelectFloatsAtStepsWithDownsampledData(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps := series.Steps{FirstMS: 3_720_000, LastMS: 4_320_000, StepMS: 300_000}
-		set := q.(series.FloatsSelector).SelectFloats(t.Context(), &steps, &storage.SelectHints{Start: 0, End: 5_000_000}, everything)
+		set := q.(series.FloatsSelector).SelectFloats(t.Context(), series.Needs{Steps: &steps}, &storage.SelectHints{Start: 0, End: 5_000_000}, everything)
 		if !set.Next() || set.Err() != nil {
 			t.Errorf("%s: no series, %v", name, set.Err())
 		}
@@ -248,7 +248,7 @@ func TestQuerier_ARepeatedSelectionCountsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer querier.Close()
-	set := querier.(series.FloatsSelector).SelectFloats(context.Background(), &someSteps, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	set := querier.(series.FloatsSelector).SelectFloats(context.Background(), series.Needs{Steps: &someSteps}, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 	n := 0
 	for set.Next() {
 		n++
@@ -348,7 +348,7 @@ func TestQuerier_JoinedChunksOfSharedBlocksAreEqual(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				selected := q.(series.FloatsSelector).SelectFloats(t.Context(), &steps, &storage.SelectHints{Start: start, End: end}, everything)
+				selected := q.(series.FloatsSelector).SelectFloats(t.Context(), series.Needs{Steps: &steps}, &storage.SelectHints{Start: start, End: end}, everything)
 				for selected.Next() {
 					points, ok, err := selected.AtFloats().AppendFloats(nil, 0, 6*blockMS)
 					if !ok || err != nil {

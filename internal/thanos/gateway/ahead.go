@@ -71,8 +71,11 @@ func (p *producer) lookAhead(ctx context.Context, n int) int {
 		return min(n, w.end-p.at)
 	}
 	var list spanList
-	bytesMax := w.bytes()
-	for w.end = p.at; w.end < len(p.refs) && list.bytes < bytesMax; w.end++ {
+	bytesMax, end := w.bytes(), len(p.refs)
+	if p.side != nil {
+		end = p.fetchGroups(ctx, bytesMax)
+	}
+	for w.end = p.at; w.end < end && list.bytes < bytesMax; w.end++ {
 		if w.end%releaseEach == 0 {
 			p.reader.Release()
 		}
@@ -119,7 +122,7 @@ func (l *spanList) add(c blocks.Chunk, bytes int64) {
 
 // look adds the chunks of a series to a list. It reports whether it could read the series.
 func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
-	if len(p.onLabels) > 0 { // most series may not match: their chunks are not requested
+	if len(p.onLabels) > 0 || p.side != nil { // most series may not match: their chunks are not requested
 		b := &p.ahead.batch
 		b.reset()
 		if p.decode(ctx, ref, b) != nil {
@@ -162,12 +165,12 @@ func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
 // lookAt adds chunk c to a list. next is the reference of the chunk after c, which begins where
 // c ends; 0: unknown.
 func (p *producer) lookAt(c blocks.Chunk, next uint64, into *spanList) {
-	if int64(c.Ref>>32) >= int64(len(p.block.segments)) {
-		return // corrupt: the batch returns the error
+	if c.Ref>>32 >= uint64(len(p.block.segments)) {
+		return // a summary, or corrupt: the batch returns the error
 	}
 	n := int64(chunkGuess)
-	if gap := int64(next - c.Ref); next > c.Ref && gap < pages.Bytes {
-		n = gap
+	if gap := next - c.Ref; next > c.Ref && gap < pages.Bytes { // a summary is far behind all chunks
+		n = int64(gap)
 	}
 	into.add(c, n)
 }

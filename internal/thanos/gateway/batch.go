@@ -11,6 +11,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/blocks"
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/blocks/summaries"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
@@ -20,6 +21,8 @@ type batch struct {
 	labels  []byte
 	numbers []uint64 // of each label: symbol number of the name << 32 | symbol number of the value
 	chunks  []place
+	sums    []byte   // summaries, to which places refer
+	refs    []uint32 // of each series
 	entries []parts
 	last    bool // no series follow
 	err     error
@@ -31,8 +34,10 @@ type parts struct{ labels, numbers, chunks int }
 // place is the location of a chunk in the bucket.
 type place struct {
 	minMS, maxMS int64
-	ref          uint64 // number of the segment and offset in it
+	ref          uint64 // number of the segment and offset in it; with inSums: offset in batch.sums << 8 | bytes
 }
+
+const inSums = 1 << 63
 
 const (
 	seriesAlign    = 16
@@ -50,6 +55,7 @@ const (
 
 func (b *batch) reset() {
 	b.labels, b.numbers, b.chunks, b.entries = b.labels[:0], b.numbers[:0], b.chunks[:0], b.entries[:0]
+	b.sums, b.refs = b.sums[:0], b.refs[:0]
 	b.last, b.err = false, nil
 }
 
@@ -63,6 +69,9 @@ type producer struct {
 	minMS      int64
 	maxMS      int64
 	labelsOnly bool // Request.LabelsOnly
+	side       *side
+	picker     summaries.Picker // of side
+	into       *batch           // of picker
 	slot       slot
 
 	reader *pages.Reader
@@ -113,7 +122,7 @@ func (p *producer) fillSome(ctx context.Context, b *batch) error {
 		if err != nil {
 			return fmt.Errorf("series %d: %w", ref, err)
 		}
-		if len(b.labels) > batchMax || len(b.chunks)*placeBytes > batchMax {
+		if len(b.labels) > batchMax || len(b.chunks)*placeBytes+len(b.sums) > batchMax {
 			n = i + 1
 			break
 		}
@@ -188,7 +197,9 @@ func (p *producer) decode(ctx context.Context, ref uint32, b *batch) error {
 		b.labels = labelenc.AppendSymbols(b.labels, name, value)
 		b.numbers = append(b.numbers, nameNumber<<32|valueNumber)
 	}
-	if b.chunks, err = p.places(&r, b.chunks); err != nil {
+	p.into = b
+	p.picker.Begin(uint64(ref), false)
+	if err = p.places(&r, b); err != nil {
 		return err
 	}
 	if len(b.chunks) == was.chunks || !p.matches(b.labels[was.labels:]) {
@@ -196,6 +207,7 @@ func (p *producer) decode(ctx context.Context, ref uint32, b *batch) error {
 		return nil
 	}
 	b.entries = append(b.entries, parts{len(b.labels), len(b.numbers), len(b.chunks)})
+	b.refs = append(b.refs, ref)
 	return nil
 }
 
@@ -233,32 +245,33 @@ func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
 	return body, nil
 }
 
-// places appends the chunks of an entry that overlap the time range. If only labels are wanted,
+// places appends the chunks of an entry that overlap the time range, or their summaries. If only labels are wanted,
 // it appends at most one.
-func (p *producer) places(r *blocks.Varints, into []place) ([]place, error) {
+func (p *producer) places(r *blocks.Varints, b *batch) error {
 	list := blocks.NewChunks(*r)
 	for n := 0; list.Next(); n++ {
 		if n == seriesChunks {
-			return into, fmt.Errorf("%w: more than %d chunks", ErrCorrupt, seriesChunks)
+			return fmt.Errorf("%w: more than %d chunks", ErrCorrupt, seriesChunks)
 		}
 		c := list.At()
 		if c.MaxMS < c.MinMS {
-			return into, fmt.Errorf("%w: a chunk ends before it begins", ErrCorrupt)
+			return fmt.Errorf("%w: a chunk ends before it begins", ErrCorrupt)
 		}
 		if c.MinMS > p.maxMS {
 			break
 		}
-		if c.MaxMS >= p.minMS {
-			into = append(into, place{c.MinMS, c.MaxMS, c.Ref})
+		if c.MaxMS >= p.minMS && !p.picker.Add(c, n) {
+			b.chunks = append(b.chunks, place{c.MinMS, c.MaxMS, c.Ref})
 			if p.labelsOnly {
 				break
 			}
 		}
 	}
+	p.picker.Flush()
 	if err := list.Err(); err != nil {
-		return into, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	return into, nil
+	return nil
 }
 
 func (p *producer) matches(lset []byte) bool {

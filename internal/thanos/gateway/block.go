@@ -33,6 +33,8 @@ type block struct {
 
 	mu      sync.Mutex
 	header  *header   // nil: not mapped
+	side    *side     // nil: no summaries of chunks are known
+	sideAt  time.Time // from when on they are looked for again
 	refused error     // why the header cannot be used
 	retryAt time.Time // from when on the header is fetched again
 	users   int       // requests between acquire and release
@@ -127,7 +129,7 @@ func (b *block) release() {
 func (b *block) drop() {
 	if b.header != nil {
 		_ = b.header.close() // it was only read
-		b.header = nil
+		b.header, b.side = nil, nil
 	}
 	if b.removed {
 		_ = os.Remove(headerPath(b.dir, b)) // if this fails, the next start removes the file

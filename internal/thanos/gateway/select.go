@@ -68,6 +68,10 @@ func (s *Store) open(ctx context.Context, r storeapi.SeriesRequest, all []openin
 			_ = selection.Close()
 		}
 	}()
+	if r.Summaries != nil && overlap(all) { // equal chunks have equal summaries, of which one is enough
+		apart := *r.Summaries
+		apart.Apart, r.Summaries = true, &apart
+	}
 	opened := make([]*blockSet, len(all))
 	errs := make([]error, len(all))
 	each(len(all), openedAtOnce, func(i int) { opened[i], errs[i] = s.openBlock(ctx, r, all[i]) })
@@ -101,6 +105,22 @@ func (s *Store) open(ctx context.Context, r storeapi.SeriesRequest, all []openin
 	}
 	selection.Set = series.Merge(merged...)
 	return selection, nil
+}
+
+// overlap reports whether blocks with the same external labels overlap. They are sorted by these, then by start.
+func overlap(all []opening) bool {
+	endMS := int64(0)
+	for i, one := range all {
+		m := one.block.meta
+		same := i > 0 && labels.Equal(m.Labels, all[i-1].block.meta.Labels)
+		if same && m.MinMS < endMS {
+			return true
+		}
+		if !same || m.MaxMS > endMS {
+			endMS = m.MaxMS
+		}
+	}
+	return false
 }
 
 // openedAtOnce is the number of blocks that one request opens concurrently.
@@ -141,7 +161,7 @@ func (s *Store) openBlock(ctx context.Context, r storeapi.SeriesRequest, o openi
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.reading.Add(1)
-	return &blockSet{
+	set := &blockSet{
 		ctx: ctx, cancel: cancel, strict: r.AbortOnPartial, reader: s.cache.Reader(), closing: func() {
 			s.reading.Add(-1)
 		},
@@ -150,7 +170,11 @@ func (s *Store) openBlock(ctx context.Context, r storeapi.SeriesRequest, o openi
 			labelsOnly: r.SkipChunks, slot: slot{gate: s.gate}, ahead: window{bytes: s.windowBytes}, reader: s.cache.Reader(),
 			series: seriesMin,
 		},
-	}, nil
+	}
+	if r.Summaries != nil && !r.SkipChunks {
+		s.useSide(ctx, &set.producer, r.Summaries)
+	}
+	return set, nil
 }
 
 // windowBytes returns how many bytes of chunks a block may read ahead next.

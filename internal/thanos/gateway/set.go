@@ -105,7 +105,11 @@ func (s *blockSet) next() (bool, error) {
 			return true, nil
 		}
 		for _, at := range s.current.chunks[s.began.chunks:s.current.entries[s.i].chunks] {
-			if err := s.chunk(at); err != nil {
+			if at.ref >= inSums {
+				from := at.ref &^ inSums >> 8
+				s.chunks = append(s.chunks, series.Chunk{MinMS: at.minMS, MaxMS: at.maxMS, Encoding: series.Summarized,
+					Data: s.current.sums[from : from+at.ref&0xff]})
+			} else if err := s.chunk(at); err != nil {
 				return false, fmt.Errorf("chunk %d: %w", at.ref, err)
 			}
 		}

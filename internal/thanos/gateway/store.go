@@ -86,8 +86,8 @@ type group struct {
 var resolutions = [...]int64{bucket.Hour, bucket.Fine, bucket.Raw}
 
 type storeCounts struct {
-	syncs, syncFailures, drops, blockErrors *metrics.Counter
-	states                                  *metrics.GaugeVec
+	syncs, syncFailures, drops, blockErrors, sideErrors *metrics.Counter
+	states                                              *metrics.GaugeVec
 }
 
 // Open opens the local directory. It sends no request.
@@ -116,6 +116,9 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 				"Listings of the bucket that failed. The blocks of the last successful listing are served."),
 			drops:       counter("thanos_bucket_store_block_drops_total", "Blocks that are no longer served."),
 			blockErrors: counter("ferula_store_block_errors_total", "Blocks that could not be read for a request."),
+			sideErrors: counter("ferula_store_summaries_failures_total",
+				"Objects with summaries that could not be read, or were damaged, of another block or of another version. Their "+
+					"blocks are read without summaries."),
 			states: opts.Metrics.NewGaugeVec("thanos_blocks_meta_synced", "Number of blocks of the last sync, by state.",
 				"state"),
 		},

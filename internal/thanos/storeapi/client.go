@@ -134,7 +134,7 @@ func (c *Client) stream(ctx context.Context, method string, request any,
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax,
-		decoder: storepb.Decoder{Wanted: series.AggrsOf(r.Aggregates)}}
+		decoder: storepb.Decoder{Wanted: series.AggrsOf(r.Aggregates), Summaries: r.Summaries != nil}}
 	request := seriesRequest(r, c.opts)
 	var limit []grpc.CallOption
 	if r.BytesMax > 0 && r.BytesMax < int64(s.bytesMax) {

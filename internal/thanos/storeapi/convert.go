@@ -78,6 +78,10 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 			out.Extension.FirstTime, out.Extension.LastTime, out.Extension.Step = s.FirstMS, s.LastMS, s.StepMS
 			out.Extension.JoinChunks, out.Extension.JoinWithin = r.JoinMS == JoinAny, r.JoinMS
 		}
+		if s := r.Summaries; s != nil {
+			out.Extension.Windows = &pb.Windows{FirstTime: s.Ends.FirstMS, LastTime: s.Ends.LastMS, Step: s.Ends.StepMS,
+				RangeMs: s.RangeMS, Whole: s.Whole, Starts: s.Starts, Rising: s.Rising, Apart: s.Apart}
+		}
 	}
 	for _, a := range r.Aggregates {
 		out.Aggregates = append(out.Aggregates, pb.Aggr(a))
@@ -128,6 +132,18 @@ func seriesRequestFrom(in *pb.SeriesRequest) (SeriesRequest, error) {
 		}
 		if e.JoinChunks {
 			r.JoinMS = JoinAny
+		}
+	}
+	if w := in.Extension.GetWindows(); w != nil {
+		r.Summaries = &series.Summaries{Rising: w.Rising, Apart: w.Apart, Windows: series.Windows{
+			Ends:    series.Steps{FirstMS: w.FirstTime, LastMS: w.LastTime, StepMS: w.Step},
+			RangeMS: w.RangeMs, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: w.Whole, Starts: w.Starts}}
+		if !w.Apart {
+			r.JoinMS = JoinAny
+		}
+		if !r.Summaries.Ends.Valid() || w.RangeMs < 0 {
+			return r, fmt.Errorf("%w: windows of %d ms each %d ms from %d to %d", ErrBadRequest, w.RangeMs, w.Step, w.FirstTime,
+				w.LastTime)
 		}
 	}
 	if h := in.QueryHints; h != nil {

@@ -32,6 +32,10 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 		return err
 	}
 	r.SortBytesMax = s.opts.SortBytesMax
+	steps := s.stepsFilter(r)
+	if steps != nil && r.Steps.StepMS >= stepLeastMS {
+		r.Summaries = stepsSummaries(r)
+	}
 	set := s.src.Series(ctx, r)
 	defer func() {
 		if err := set.Close(); err != nil {
@@ -40,7 +44,7 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	}()
 	out := newBatchWriter(stream, in)
 	defer out.free()
-	err = s.send(ctx, r, set, out)
+	err = s.send(ctx, r, steps, set, out)
 	if errors.Is(err, series.ErrSortLimit) {
 		err = fmt.Errorf("%w%s", err, s.opts.Flags.Of("SortBytesMax"))
 	}
@@ -51,10 +55,9 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 const ctxEvery = 256
 
 // send writes the series of a set, within the limits, and then its warnings.
-func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *batchWriter) error {
+func (s *Server) send(ctx context.Context, r SeriesRequest, steps *stepsFilter, set Stream, out *batchWriter) error {
 	sharded := NewShardFilter(r.Shard)
 	tally := limitCounter{limits: s.opts}
-	steps := s.stepsFilter(r)
 	for n := 0; set.Next(); n++ {
 		if n%ctxEvery == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)

@@ -3,10 +3,12 @@ package storeapi
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/series"
 	floats "github.com/ferula-io/ferula/internal/series/xor"
 )
@@ -17,6 +19,10 @@ const samplesPerStep = 3
 
 // joinedSamples is the number of samples at which a joined chunk is complete: Prometheus' chunks have as many.
 const joinedSamples = 120
+
+// stepLeastMS is the least step at which chunks may be without a step, so that summaries are looked for: most have 120
+// samples.
+const stepLeastMS = 10 * 60_000
 
 // stepsFilter removes samples that the steps of a request do not need. What remains of a chunk depends on the request,
 // the chunk and those joined with it alone: equal chunks of several stores stay equal, and the client can drop all but
@@ -33,6 +39,20 @@ type stepsFilter struct {
 	data   []byte
 	chunks []series.Chunk
 }
+
+// stepsSummaries are the summaries that are enough for a stepsFilter: of chunks of which it would send one sample. A
+// chunk that begins before the request's range has one only if no other store may have the same chunk, which it would
+// cut.
+func stepsSummaries(r SeriesRequest) *series.Summaries {
+	s := &series.Summaries{Windows: series.Windows{Ends: *r.Steps, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: true},
+		Fits: func(s *series.Summary) bool { return s.Count >= 2*samplesPerStep }}
+	if r.JoinMS == JoinAny {
+		s.MinMS = math.MinInt64
+	}
+	return s
+}
+
+func isSummarized(c series.Chunk) bool { return c.Encoding == series.Summarized }
 
 // stepsFilter returns nil if the request needs all samples, or if the stores behind the source remove samples.
 func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
@@ -109,6 +129,14 @@ func (f *stepsFilter) joins(before []series.Chunk, c series.Chunk) bool {
 // floats, because most of its samples are needed, or because it is corrupt, which the client shall report as it does
 // without steps.
 func (f *stepsFilter) add(c series.Chunk) bool {
+	before := len(f.points)
+	if isSummarized(c) {
+		s, err := c.Summary()
+		invariant.Check(err == nil, "summary of a source: %v", err)
+		f.points = append(f.points, floats.Point{T: c.MaxMS, F: s.Last})
+		f.drop(before)
+		return true
+	}
 	if c.Encoding != chunkenc.EncXOR || len(c.Data) < 2 {
 		return false
 	}
@@ -116,7 +144,6 @@ func (f *stepsFilter) add(c series.Chunk) bool {
 	if within := f.steps.Within(c.MinMS, c.MaxMS, samples); (within+1)*samplesPerStep > samples {
 		return false
 	}
-	before := len(f.points)
 	points, err := floats.AppendPoints(f.points, c.Data, floats.Ascending)
 	f.points = points[:before]
 	last := len(points) - 1
@@ -126,9 +153,16 @@ func (f *stepsFilter) add(c series.Chunk) bool {
 	if points[last].T-points[before].T < 0 { // overflow: no chunk can have the interval between the two
 		return false
 	}
-	from := max(before-1, 0) // the last sample before this chunk is not needed if there is no step between the two
-	f.points = points[:from+len(lastAtSteps(points[from:], f.steps))]
+	f.points = points
+	f.drop(before)
 	return true
+}
+
+// drop removes the points of a chunk, from index i on, that are not needed, and the last one before, which is not needed
+// if there is no step between the two.
+func (f *stepsFilter) drop(i int) {
+	from := max(i-1, 0)
+	f.points = f.points[:from+len(lastAtSteps(f.points[from:], f.steps))]
 }
 
 // encode appends a chunk with the needed samples of successive chunks, or these chunks as they are if they are not
@@ -142,7 +176,7 @@ func (f *stepsFilter) encode(whole []series.Chunk) {
 		bytes += len(c.Data)
 	}
 	f.data, f.points = floats.AppendChunk(f.data, f.points), f.points[:0]
-	if len(f.data)-from >= bytes {
+	if len(f.data)-from >= bytes && !slices.ContainsFunc(whole, isSummarized) {
 		f.data = f.data[:from]
 		f.chunks = append(f.chunks, whole...)
 		return

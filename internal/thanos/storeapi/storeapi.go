@@ -90,8 +90,10 @@ type SeriesRequest struct {
 	// JoinMS means, with Steps, that what remains of successive chunks of a series may be one chunk if they begin in the
 	// same span of so many ms, counted from 1970. Its samples are the last of all and the last at or before each step.
 	// 0: no chunks are joined; JoinAny: no chunk begins too late.
-	JoinMS   int64
-	BytesMax int64 // of a message and of a series, checked by the client; 0: the client's own limit
+	JoinMS int64
+	// Summaries states which raw float chunks may be Summarized; nil: none. Its range is MinMS to MaxMS.
+	Summaries *series.Summaries
+	BytesMax  int64 // of a message and of a series, checked by the client; 0: the client's own limit
 	// SortBytesMax is the limit of the series that a source sorts again; 0: 256 MiB. It is not sent.
 	SortBytesMax int
 }
@@ -256,6 +258,7 @@ func LocalSeries(ctx context.Context, from series.Source, external labels.Labels
 	if err != nil {
 		return Failed(err)
 	}
-	return selection{series.SelectReplacingLabels(ctx, q, series.SelectOptions{LabelsOnly: r.SkipChunks}, external,
+	return selection{series.SelectReplacingLabels(ctx, q, series.SelectOptions{LabelsOnly: r.SkipChunks, Summaries: r.Summaries},
+		external,
 		r.WithoutReplicaLabels, series.NewSortBudget(r.SortBytesMax), matchers...), q}
 }

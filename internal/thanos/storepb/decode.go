@@ -80,7 +80,8 @@ func NextSeries(batch []byte) (series, rest []byte, err error) {
 
 // Decoder decodes series. The zero value decodes raw chunks only.
 type Decoder struct {
-	Wanted series.Aggrs // aggregates of downsampled chunks; others are left out
+	Wanted    series.Aggrs // aggregates of downsampled chunks; others are left out
+	Summaries bool         // raw chunks may be series.Summarized
 	// Arena gets what does not alias a message: downsampled chunks, and the labels of deltas. The caller may empty it
 	// when none of them is used any more.
 	Arena    []byte
@@ -191,7 +192,7 @@ func (d *Decoder) span(src []byte, chunks []series.Chunk) ([]series.Chunk, error
 				return chunks, fmt.Errorf("%w: a chunk has a duplicate %s", ErrCorrupt, aggr)
 			}
 			found = found.With(aggr)
-			p, err := decodePart(aggr, body)
+			p, err := decodePart(aggr, body, d.Summaries && aggr == series.Raw)
 			if err != nil {
 				return chunks, fmt.Errorf("%s: %w", aggr, err)
 			}
@@ -223,7 +224,7 @@ func (d *Decoder) span(src []byte, chunks []series.Chunk) ([]series.Chunk, error
 	return chunks, nil
 }
 
-func decodePart(aggr series.Aggr, src []byte) (p series.Part, err error) {
+func decodePart(aggr series.Aggr, src []byte, summaries bool) (p series.Part, err error) {
 	p.Aggr, p.Encoding = aggr, chunkenc.EncXOR
 	var hash uint64
 	for len(src) > 0 {
@@ -239,7 +240,7 @@ func decodePart(aggr series.Aggr, src []byte) (p series.Part, err error) {
 			}
 			if tag == 3<<3 {
 				hash = v
-			} else if v >= EncodingMax {
+			} else if v >= EncodingMax && (!summaries || v != uint64(series.Summarized-1)) {
 				return p, fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, v)
 			} else {
 				p.Encoding = chunkenc.Encoding(v) + 1

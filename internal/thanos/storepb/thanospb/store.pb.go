@@ -1005,7 +1005,9 @@ type Extension struct {
 	// needs the last sample of all only.
 	JoinChunks bool `protobuf:"varint,6,opt,name=join_chunks,json=joinChunks,proto3" json:"join_chunks,omitempty"`
 	// With steps: the same for chunks that begin in the same span of so many ms, counted from 1970. 0: none.
-	JoinWithin    int64 `protobuf:"varint,7,opt,name=join_within,json=joinWithin,proto3" json:"join_within,omitempty"`
+	JoinWithin int64 `protobuf:"varint,7,opt,name=join_within,json=joinWithin,proto3" json:"join_within,omitempty"`
+	// Raw float chunks may be sent as summaries where these windows allow it.
+	Windows       *Windows `protobuf:"bytes,8,opt,name=windows,proto3" json:"windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1089,6 +1091,115 @@ func (x *Extension) GetJoinWithin() int64 {
 	return 0
 }
 
+func (x *Extension) GetWindows() *Windows {
+	if x != nil {
+		return x.Windows
+	}
+	return nil
+}
+
+// The windows that a client evaluates: each ends at first_time, first_time + step, … up to last_time, inclusive, and
+// begins range_ms before, exclusive. All times are in ms.
+type Windows struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FirstTime     int64                  `protobuf:"varint,1,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
+	LastTime      int64                  `protobuf:"varint,2,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	RangeMs       int64                  `protobuf:"varint,4,opt,name=range_ms,json=rangeMs,proto3" json:"range_ms,omitempty"`
+	Whole         bool                   `protobuf:"varint,5,opt,name=whole,proto3" json:"whole,omitempty"`   // a summary is enough for samples in windows, not only for those outside
+	Starts        bool                   `protobuf:"varint,6,opt,name=starts,proto3" json:"starts,omitempty"` // the start of a window counts, not only its end
+	Rising        bool                   `protobuf:"varint,7,opt,name=rising,proto3" json:"rising,omitempty"` // samples of which a value is less than the one before are needed
+	Apart         bool                   `protobuf:"varint,8,opt,name=apart,proto3" json:"apart,omitempty"`   // each summary is of one chunk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Windows) Reset() {
+	*x = Windows{}
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Windows) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Windows) ProtoMessage() {}
+
+func (x *Windows) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Windows.ProtoReflect.Descriptor instead.
+func (*Windows) Descriptor() ([]byte, []int) {
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Windows) GetFirstTime() int64 {
+	if x != nil {
+		return x.FirstTime
+	}
+	return 0
+}
+
+func (x *Windows) GetLastTime() int64 {
+	if x != nil {
+		return x.LastTime
+	}
+	return 0
+}
+
+func (x *Windows) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Windows) GetRangeMs() int64 {
+	if x != nil {
+		return x.RangeMs
+	}
+	return 0
+}
+
+func (x *Windows) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *Windows) GetStarts() bool {
+	if x != nil {
+		return x.Starts
+	}
+	return false
+}
+
+func (x *Windows) GetRising() bool {
+	if x != nil {
+		return x.Rising
+	}
+	return false
+}
+
+func (x *Windows) GetApart() bool {
+	if x != nil {
+		return x.Apart
+	}
+	return false
+}
+
 type SeriesRequest struct {
 	state                   protoimpl.MessageState  `protogen:"open.v1"`
 	MinTime                 int64                   `protobuf:"varint,1,opt,name=min_time,json=minTime,proto3" json:"min_time,omitempty"`
@@ -1114,7 +1225,7 @@ type SeriesRequest struct {
 
 func (x *SeriesRequest) Reset() {
 	*x = SeriesRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[14]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1237,7 @@ func (x *SeriesRequest) String() string {
 func (*SeriesRequest) ProtoMessage() {}
 
 func (x *SeriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[14]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1250,7 @@ func (x *SeriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesRequest.ProtoReflect.Descriptor instead.
 func (*SeriesRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{14}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SeriesRequest) GetMinTime() int64 {
@@ -1272,7 +1383,7 @@ type DeltaSeries struct {
 
 func (x *DeltaSeries) Reset() {
 	*x = DeltaSeries{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[15]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1395,7 @@ func (x *DeltaSeries) String() string {
 func (*DeltaSeries) ProtoMessage() {}
 
 func (x *DeltaSeries) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[15]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1408,7 @@ func (x *DeltaSeries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeltaSeries.ProtoReflect.Descriptor instead.
 func (*DeltaSeries) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{15}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeltaSeries) GetDelta() []byte {
@@ -1323,7 +1434,7 @@ type DeltaBatch struct {
 
 func (x *DeltaBatch) Reset() {
 	*x = DeltaBatch{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1446,7 @@ func (x *DeltaBatch) String() string {
 func (*DeltaBatch) ProtoMessage() {}
 
 func (x *DeltaBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1459,7 @@ func (x *DeltaBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeltaBatch.ProtoReflect.Descriptor instead.
 func (*DeltaBatch) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{16}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeltaBatch) GetSeries() []*DeltaSeries {
@@ -1374,7 +1485,7 @@ type SeriesResponse struct {
 
 func (x *SeriesResponse) Reset() {
 	*x = SeriesResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1497,7 @@ func (x *SeriesResponse) String() string {
 func (*SeriesResponse) ProtoMessage() {}
 
 func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1510,7 @@ func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesResponse.ProtoReflect.Descriptor instead.
 func (*SeriesResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{17}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SeriesResponse) GetResult() isSeriesResponse_Result {
@@ -1504,7 +1615,7 @@ type LabelNamesRequest struct {
 
 func (x *LabelNamesRequest) Reset() {
 	*x = LabelNamesRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1627,7 @@ func (x *LabelNamesRequest) String() string {
 func (*LabelNamesRequest) ProtoMessage() {}
 
 func (x *LabelNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1640,7 @@ func (x *LabelNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelNamesRequest.ProtoReflect.Descriptor instead.
 func (*LabelNamesRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{18}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LabelNamesRequest) GetPartialResponseDisabled() bool {
@@ -1599,7 +1710,7 @@ type LabelNamesResponse struct {
 
 func (x *LabelNamesResponse) Reset() {
 	*x = LabelNamesResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1722,7 @@ func (x *LabelNamesResponse) String() string {
 func (*LabelNamesResponse) ProtoMessage() {}
 
 func (x *LabelNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1735,7 @@ func (x *LabelNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelNamesResponse.ProtoReflect.Descriptor instead.
 func (*LabelNamesResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{19}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LabelNamesResponse) GetNames() []string {
@@ -1665,7 +1776,7 @@ type LabelValuesRequest struct {
 
 func (x *LabelValuesRequest) Reset() {
 	*x = LabelValuesRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1788,7 @@ func (x *LabelValuesRequest) String() string {
 func (*LabelValuesRequest) ProtoMessage() {}
 
 func (x *LabelValuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1801,7 @@ func (x *LabelValuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelValuesRequest.ProtoReflect.Descriptor instead.
 func (*LabelValuesRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{20}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LabelValuesRequest) GetLabel() string {
@@ -1767,7 +1878,7 @@ type LabelValuesResponse struct {
 
 func (x *LabelValuesResponse) Reset() {
 	*x = LabelValuesResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1890,7 @@ func (x *LabelValuesResponse) String() string {
 func (*LabelValuesResponse) ProtoMessage() {}
 
 func (x *LabelValuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1903,7 @@ func (x *LabelValuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelValuesResponse.ProtoReflect.Descriptor instead.
 func (*LabelValuesResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{21}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LabelValuesResponse) GetValues() []string {
@@ -1828,7 +1939,7 @@ type ExemplarsRequest struct {
 
 func (x *ExemplarsRequest) Reset() {
 	*x = ExemplarsRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1951,7 @@ func (x *ExemplarsRequest) String() string {
 func (*ExemplarsRequest) ProtoMessage() {}
 
 func (x *ExemplarsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1964,7 @@ func (x *ExemplarsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarsRequest.ProtoReflect.Descriptor instead.
 func (*ExemplarsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{22}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExemplarsRequest) GetQuery() string {
@@ -1897,7 +2008,7 @@ type ExemplarsResponse struct {
 
 func (x *ExemplarsResponse) Reset() {
 	*x = ExemplarsResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +2020,7 @@ func (x *ExemplarsResponse) String() string {
 func (*ExemplarsResponse) ProtoMessage() {}
 
 func (x *ExemplarsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +2033,7 @@ func (x *ExemplarsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarsResponse.ProtoReflect.Descriptor instead.
 func (*ExemplarsResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{23}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExemplarsResponse) GetResult() isExemplarsResponse_Result {
@@ -1976,7 +2087,7 @@ type ExemplarData struct {
 
 func (x *ExemplarData) Reset() {
 	*x = ExemplarData{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2099,7 @@ func (x *ExemplarData) String() string {
 func (*ExemplarData) ProtoMessage() {}
 
 func (x *ExemplarData) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2112,7 @@ func (x *ExemplarData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarData.ProtoReflect.Descriptor instead.
 func (*ExemplarData) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{24}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExemplarData) GetSeriesLabels() *ZLabelSet {
@@ -2029,7 +2140,7 @@ type Exemplar struct {
 
 func (x *Exemplar) Reset() {
 	*x = Exemplar{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2152,7 @@ func (x *Exemplar) String() string {
 func (*Exemplar) ProtoMessage() {}
 
 func (x *Exemplar) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2165,7 @@ func (x *Exemplar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exemplar.ProtoReflect.Descriptor instead.
 func (*Exemplar) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{25}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Exemplar) GetLabels() *ZLabelSet {
@@ -2143,7 +2254,7 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xd8\x01\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"\x83\x02\n" +
 	"\tExtension\x12!\n" +
 	"\fbatch_series\x18\x01 \x01(\x03R\vbatchSeries\x12\x16\n" +
 	"\x06deltas\x18\x02 \x01(\bR\x06deltas\x12\x1d\n" +
@@ -2154,7 +2265,18 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"\vjoin_chunks\x18\x06 \x01(\bR\n" +
 	"joinChunks\x12\x1f\n" +
 	"\vjoin_within\x18\a \x01(\x03R\n" +
-	"joinWithin\"\xff\x05\n" +
+	"joinWithin\x12)\n" +
+	"\awindows\x18\b \x01(\v2\x0f.thanos.WindowsR\awindows\"\xd0\x01\n" +
+	"\aWindows\x12\x1d\n" +
+	"\n" +
+	"first_time\x18\x01 \x01(\x03R\tfirstTime\x12\x1b\n" +
+	"\tlast_time\x18\x02 \x01(\x03R\blastTime\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x19\n" +
+	"\brange_ms\x18\x04 \x01(\x03R\arangeMs\x12\x14\n" +
+	"\x05whole\x18\x05 \x01(\bR\x05whole\x12\x16\n" +
+	"\x06starts\x18\x06 \x01(\bR\x06starts\x12\x16\n" +
+	"\x06rising\x18\a \x01(\bR\x06rising\x12\x14\n" +
+	"\x05apart\x18\b \x01(\bR\x05apart\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +
@@ -2267,7 +2389,7 @@ func file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_thanos_storepb_thanospb_store_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_thanos_storepb_thanospb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_internal_thanos_storepb_thanospb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_internal_thanos_storepb_thanospb_store_proto_goTypes = []any{
 	(PartialResponseStrategy)(0), // 0: thanos.PartialResponseStrategy
 	(Aggr)(0),                    // 1: thanos.Aggr
@@ -2287,19 +2409,20 @@ var file_internal_thanos_storepb_thanospb_store_proto_goTypes = []any{
 	(*QueryHints)(nil),           // 15: thanos.QueryHints
 	(*ShardInfo)(nil),            // 16: thanos.ShardInfo
 	(*Extension)(nil),            // 17: thanos.Extension
-	(*SeriesRequest)(nil),        // 18: thanos.SeriesRequest
-	(*DeltaSeries)(nil),          // 19: thanos.DeltaSeries
-	(*DeltaBatch)(nil),           // 20: thanos.DeltaBatch
-	(*SeriesResponse)(nil),       // 21: thanos.SeriesResponse
-	(*LabelNamesRequest)(nil),    // 22: thanos.LabelNamesRequest
-	(*LabelNamesResponse)(nil),   // 23: thanos.LabelNamesResponse
-	(*LabelValuesRequest)(nil),   // 24: thanos.LabelValuesRequest
-	(*LabelValuesResponse)(nil),  // 25: thanos.LabelValuesResponse
-	(*ExemplarsRequest)(nil),     // 26: thanos.ExemplarsRequest
-	(*ExemplarsResponse)(nil),    // 27: thanos.ExemplarsResponse
-	(*ExemplarData)(nil),         // 28: thanos.ExemplarData
-	(*Exemplar)(nil),             // 29: thanos.Exemplar
-	(*anypb.Any)(nil),            // 30: google.protobuf.Any
+	(*Windows)(nil),              // 18: thanos.Windows
+	(*SeriesRequest)(nil),        // 19: thanos.SeriesRequest
+	(*DeltaSeries)(nil),          // 20: thanos.DeltaSeries
+	(*DeltaBatch)(nil),           // 21: thanos.DeltaBatch
+	(*SeriesResponse)(nil),       // 22: thanos.SeriesResponse
+	(*LabelNamesRequest)(nil),    // 23: thanos.LabelNamesRequest
+	(*LabelNamesResponse)(nil),   // 24: thanos.LabelNamesResponse
+	(*LabelValuesRequest)(nil),   // 25: thanos.LabelValuesRequest
+	(*LabelValuesResponse)(nil),  // 26: thanos.LabelValuesResponse
+	(*ExemplarsRequest)(nil),     // 27: thanos.ExemplarsRequest
+	(*ExemplarsResponse)(nil),    // 28: thanos.ExemplarsResponse
+	(*ExemplarData)(nil),         // 29: thanos.ExemplarData
+	(*Exemplar)(nil),             // 30: thanos.Exemplar
+	(*anypb.Any)(nil),            // 31: google.protobuf.Any
 }
 var file_internal_thanos_storepb_thanospb_store_proto_depIdxs = []int32{
 	4,  // 0: thanos.LabelSet.labels:type_name -> thanos.Label
@@ -2318,45 +2441,46 @@ var file_internal_thanos_storepb_thanospb_store_proto_depIdxs = []int32{
 	12, // 13: thanos.QueryHints.func:type_name -> thanos.Func
 	13, // 14: thanos.QueryHints.grouping:type_name -> thanos.Grouping
 	14, // 15: thanos.QueryHints.range:type_name -> thanos.Range
-	7,  // 16: thanos.SeriesRequest.matchers:type_name -> thanos.LabelMatcher
-	1,  // 17: thanos.SeriesRequest.aggregates:type_name -> thanos.Aggr
-	0,  // 18: thanos.SeriesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	30, // 19: thanos.SeriesRequest.hints:type_name -> google.protobuf.Any
-	15, // 20: thanos.SeriesRequest.query_hints:type_name -> thanos.QueryHints
-	16, // 21: thanos.SeriesRequest.shard_info:type_name -> thanos.ShardInfo
-	17, // 22: thanos.SeriesRequest.extension:type_name -> thanos.Extension
-	9,  // 23: thanos.DeltaSeries.chunks:type_name -> thanos.AggrChunk
-	19, // 24: thanos.DeltaBatch.series:type_name -> thanos.DeltaSeries
-	10, // 25: thanos.SeriesResponse.series:type_name -> thanos.Series
-	30, // 26: thanos.SeriesResponse.hints:type_name -> google.protobuf.Any
-	11, // 27: thanos.SeriesResponse.batch:type_name -> thanos.SeriesBatch
-	20, // 28: thanos.SeriesResponse.delta_batch:type_name -> thanos.DeltaBatch
-	0,  // 29: thanos.LabelNamesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	30, // 30: thanos.LabelNamesRequest.hints:type_name -> google.protobuf.Any
-	7,  // 31: thanos.LabelNamesRequest.matchers:type_name -> thanos.LabelMatcher
-	30, // 32: thanos.LabelNamesResponse.hints:type_name -> google.protobuf.Any
-	0,  // 33: thanos.LabelValuesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	30, // 34: thanos.LabelValuesRequest.hints:type_name -> google.protobuf.Any
-	7,  // 35: thanos.LabelValuesRequest.matchers:type_name -> thanos.LabelMatcher
-	30, // 36: thanos.LabelValuesResponse.hints:type_name -> google.protobuf.Any
-	0,  // 37: thanos.ExemplarsRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	28, // 38: thanos.ExemplarsResponse.data:type_name -> thanos.ExemplarData
-	6,  // 39: thanos.ExemplarData.seriesLabels:type_name -> thanos.ZLabelSet
-	29, // 40: thanos.ExemplarData.exemplars:type_name -> thanos.Exemplar
-	6,  // 41: thanos.Exemplar.labels:type_name -> thanos.ZLabelSet
-	18, // 42: thanos.Store.Series:input_type -> thanos.SeriesRequest
-	22, // 43: thanos.Store.LabelNames:input_type -> thanos.LabelNamesRequest
-	24, // 44: thanos.Store.LabelValues:input_type -> thanos.LabelValuesRequest
-	26, // 45: thanos.Exemplars.Exemplars:input_type -> thanos.ExemplarsRequest
-	21, // 46: thanos.Store.Series:output_type -> thanos.SeriesResponse
-	23, // 47: thanos.Store.LabelNames:output_type -> thanos.LabelNamesResponse
-	25, // 48: thanos.Store.LabelValues:output_type -> thanos.LabelValuesResponse
-	27, // 49: thanos.Exemplars.Exemplars:output_type -> thanos.ExemplarsResponse
-	46, // [46:50] is the sub-list for method output_type
-	42, // [42:46] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	18, // 16: thanos.Extension.windows:type_name -> thanos.Windows
+	7,  // 17: thanos.SeriesRequest.matchers:type_name -> thanos.LabelMatcher
+	1,  // 18: thanos.SeriesRequest.aggregates:type_name -> thanos.Aggr
+	0,  // 19: thanos.SeriesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	31, // 20: thanos.SeriesRequest.hints:type_name -> google.protobuf.Any
+	15, // 21: thanos.SeriesRequest.query_hints:type_name -> thanos.QueryHints
+	16, // 22: thanos.SeriesRequest.shard_info:type_name -> thanos.ShardInfo
+	17, // 23: thanos.SeriesRequest.extension:type_name -> thanos.Extension
+	9,  // 24: thanos.DeltaSeries.chunks:type_name -> thanos.AggrChunk
+	20, // 25: thanos.DeltaBatch.series:type_name -> thanos.DeltaSeries
+	10, // 26: thanos.SeriesResponse.series:type_name -> thanos.Series
+	31, // 27: thanos.SeriesResponse.hints:type_name -> google.protobuf.Any
+	11, // 28: thanos.SeriesResponse.batch:type_name -> thanos.SeriesBatch
+	21, // 29: thanos.SeriesResponse.delta_batch:type_name -> thanos.DeltaBatch
+	0,  // 30: thanos.LabelNamesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	31, // 31: thanos.LabelNamesRequest.hints:type_name -> google.protobuf.Any
+	7,  // 32: thanos.LabelNamesRequest.matchers:type_name -> thanos.LabelMatcher
+	31, // 33: thanos.LabelNamesResponse.hints:type_name -> google.protobuf.Any
+	0,  // 34: thanos.LabelValuesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	31, // 35: thanos.LabelValuesRequest.hints:type_name -> google.protobuf.Any
+	7,  // 36: thanos.LabelValuesRequest.matchers:type_name -> thanos.LabelMatcher
+	31, // 37: thanos.LabelValuesResponse.hints:type_name -> google.protobuf.Any
+	0,  // 38: thanos.ExemplarsRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	29, // 39: thanos.ExemplarsResponse.data:type_name -> thanos.ExemplarData
+	6,  // 40: thanos.ExemplarData.seriesLabels:type_name -> thanos.ZLabelSet
+	30, // 41: thanos.ExemplarData.exemplars:type_name -> thanos.Exemplar
+	6,  // 42: thanos.Exemplar.labels:type_name -> thanos.ZLabelSet
+	19, // 43: thanos.Store.Series:input_type -> thanos.SeriesRequest
+	23, // 44: thanos.Store.LabelNames:input_type -> thanos.LabelNamesRequest
+	25, // 45: thanos.Store.LabelValues:input_type -> thanos.LabelValuesRequest
+	27, // 46: thanos.Exemplars.Exemplars:input_type -> thanos.ExemplarsRequest
+	22, // 47: thanos.Store.Series:output_type -> thanos.SeriesResponse
+	24, // 48: thanos.Store.LabelNames:output_type -> thanos.LabelNamesResponse
+	26, // 49: thanos.Store.LabelValues:output_type -> thanos.LabelValuesResponse
+	28, // 50: thanos.Exemplars.Exemplars:output_type -> thanos.ExemplarsResponse
+	47, // [47:51] is the sub-list for method output_type
+	43, // [43:47] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_internal_thanos_storepb_thanospb_store_proto_init() }
@@ -2364,14 +2488,14 @@ func file_internal_thanos_storepb_thanospb_store_proto_init() {
 	if File_internal_thanos_storepb_thanospb_store_proto != nil {
 		return
 	}
-	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17].OneofWrappers = []any{
+	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18].OneofWrappers = []any{
 		(*SeriesResponse_Series)(nil),
 		(*SeriesResponse_Warning)(nil),
 		(*SeriesResponse_Hints)(nil),
 		(*SeriesResponse_Batch)(nil),
 		(*SeriesResponse_DeltaBatch)(nil),
 	}
-	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23].OneofWrappers = []any{
+	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24].OneofWrappers = []any{
 		(*ExemplarsResponse_Data)(nil),
 		(*ExemplarsResponse_Warning)(nil),
 	}
@@ -2381,7 +2505,7 @@ func file_internal_thanos_storepb_thanospb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_thanos_storepb_thanospb_store_proto_rawDesc), len(file_internal_thanos_storepb_thanospb_store_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,94 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+const (
+	yearWithout = "bytes fetched for a long range"
+	yearWith    = "bytes fetched for a long range, with summaries"
+
+	dayMS = 24 * 3600_000
+)
+
+// yearSpec is four weeks of counters, as a compactor leaves them.
+func yearSpec() blocks.Spec {
+	start := int64(1_767_225_600_000)
+	return blocks.Spec{Metric: "bench_year_total", Values: blocks.Counter, Series: 1000, Samples: 28 * dayMS / 15_000, StepMS: 15_000,
+		StartMS: start - start%(14*dayMS), Seed: 5, Compacted: 14 * 12}
+}
+
+func yearQuery() area.Query {
+	const step = dayMS / 4
+	return area.Query{Expr: "sum by (job) (rate(bench_year_total[6h]))", StartMS: yearSpec().StartMS + step - 1, StepMS: step, Points: 28 * 4,
+		Series: 1}
+}
+
+var errDiffers = errors.New("with summaries the answer is another")
+
+// year measures what a store fetches for a query of a querier over long ranges, with and without summaries of chunks.
+func year(ctx context.Context, b *area.Bench, ours *area.Side) error {
+	if b.Programs.Null {
+		return nil
+	}
+	bucket := filepath.Join(b.Dir, "year")
+	defer os.RemoveAll(bucket) // it consists of links
+	return b.EachRound("long range", func(round int) error {
+		if err := makeBucket(ctx, b.Cache, yearSpec(), bucket, 1); err != nil {
+			return err
+		}
+		want, err := yearBytes(ctx, b, round, ours, bucket, yearWithout)
+		if err != nil {
+			return err
+		}
+		make := exec.CommandContext(ctx, ours.Program.Path, "summarize",
+			fmt.Sprintf("--objstore.config={type: FILESYSTEM, config: {directory: %s}}", bucket))
+		if out, err := make.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		got, err := yearBytes(ctx, b, round, ours, bucket, yearWith)
+		if err == nil && !bytes.Equal(got, want) {
+			err = errDiffers
+		}
+		return err
+	})
+}
+
+// yearBytes returns the answer of a new store and a querier, and records what the store fetched.
+func yearBytes(ctx context.Context, b *area.Bench, round int, ours *area.Side, bucket, what string) (answer []byte, err error) {
+	if err := os.RemoveAll(ours.Dir); err != nil {
+		return nil, err
+	}
+	querier := b.Side("query", ours.Program, "query")
+	query := area.AtGRPC(func(s *area.Side) proc.Spec { return s.Program.Query(s.Log(), s.GRPC, []string{ours.GRPC}) })
+	err = b.With(ctx, over(bucket), func() error {
+		return b.With(ctx, query, func() error {
+			var body bytes.Buffer
+			if _, err := querier.Get(ctx, yearQuery().Request(), &body); err != nil {
+				return err
+			}
+			answer = body.Bytes()
+			m, err := yearQuery().Result(ctx, querier.Server)
+			if err == nil {
+				err = yearQuery().Complete(m)
+			}
+			if err != nil {
+				return err
+			}
+			_, bytes, err := fetched(ctx, ours)
+			b.Add(round, ours.Name, what, area.Bytes, bytes)
+			return err
+		}, querier)
+	}, ours)
+	return answer, err
+}

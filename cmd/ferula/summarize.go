@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/ferula-io/ferula/internal/app"
+)
+
+// summarizeCommand makes the summaries of chunks that docs/ops/store.md describes.
+type summarizeCommand struct {
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore"`
+	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore"`
+	DryRun     bool   `name:"dry-run"`
+
+	Log    logFlags    `embed:""`
+	Memory memoryFlags `embed:""`
+}
+
+// Run is called by kong.
+func (c *summarizeCommand) Run(ctx context.Context) error {
+	logger, _, err := c.Log.logger()
+	if err != nil {
+		return err
+	}
+	var content contents
+	opts := app.SummarizeOptions{Bucket: content.bucket(c.Config, c.ConfigFile), DryRun: c.DryRun, Logger: logger}
+	if err := content.err(); err != nil {
+		return err
+	}
+	c.Memory.apply(ctx, slog.New(slog.DiscardHandler), 0)
+	return app.Summarize(ctx, opts, os.Stdout)
+}

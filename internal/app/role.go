@@ -148,9 +148,8 @@ func (b *base) listen() (err error) {
 func (b *base) listenGRPC(opts GRPCOptions, traced *telemetry.Tracing,
 	register func(grpc.ServiceRegistrar)) (err error) {
 	storeapi.RegisterSnappy()
-	opts.TLS.Watch = b.tls
-	options := append(storeapi.GRPCServerOptions(), traced.ServerOptions()...)
-	b.grpc, err = server.NewGRPC(opts, options, b.logger, b.reg.Own, register)
+	opts.TLS.Watch, opts.Span = b.tls, traced.Served
+	b.grpc, err = server.NewGRPC(opts, storeapi.GRPCServerOptions(), b.logger, b.reg.Own, register)
 	return err
 }
 

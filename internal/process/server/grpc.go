@@ -46,6 +46,8 @@ type GRPCOptions struct {
 	// budget of messages that are received slowly, each counted as RequestBytesMax; 0: 256 MiB
 	ReceiveBytesMax int64
 
+	Span Span // of a call that the server handles; nil: calls have none
+
 	receiveSoon time.Duration // a message that takes longer is slow; 0: 3 s
 }
 
@@ -106,7 +108,7 @@ func NewGRPC(opts GRPCOptions, extra []grpc.ServerOption, logger *slog.Logger, s
 	opts = opts.withDefaults()
 	g := &GRPC{opts: opts, health: health.NewServer(), logger: logger.With("component", "grpc")}
 	g.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
-	calls := newCallMetrics(set, g.logger)
+	calls := newCallMetrics(set, opts.Span, g.logger)
 	options := append(slices.Clone(extra),
 		grpc.ConnectionTimeout(opts.ConnectTimeout),
 		grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes),
@@ -201,20 +203,24 @@ func (g *GRPC) Drain() error {
 type callMetrics struct {
 	callFamilies
 	panics [2]*metrics.Counter // under Thanos' name and ferula's
+	span   Span
 	logger *slog.Logger
 }
 
-func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
+func newCallMetrics(set *metrics.Set, span Span, logger *slog.Logger) *callMetrics {
 	set.Describe("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic.", "")
 	return &callMetrics{
 		callFamilies: newCallFamilies(set, "server", seconds[:14]),
 		panics:       [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), process.Panics(set, "grpc")},
+		span:         span.orNone(),
 		logger:       logger,
 	}
 }
 
-func (m *callMetrics) instrument(kind, method string, call func() error) (err error) {
+func (m *callMetrics) instrument(ctx context.Context, kind, method string,
+	call func(context.Context) error) (err error) {
 	c := m.begin(kind, method)
+	ctx, c.endSpan = m.span(ctx, method)
 	defer func() {
 		if p := recover(); p != nil {
 			err = m.panicked(method, p)
@@ -224,7 +230,7 @@ func (m *callMetrics) instrument(kind, method string, call func() error) (err er
 		}
 		c.ended(err)
 	}()
-	return call()
+	return call(ctx)
 }
 
 // panicked counts and logs a panic, and returns the error of its call.
@@ -238,14 +244,28 @@ func (m *callMetrics) panicked(method string, p any) error {
 
 func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (out any, err error) {
-	err = m.instrument("unary", info.FullMethod, func() (err error) { out, err = handler(ctx, in); return err })
+	err = m.instrument(ctx, "unary", info.FullMethod, func(ctx context.Context) (err error) {
+		out, err = handler(ctx, in)
+		return err
+	})
 	return out, err
 }
 
 func (m *callMetrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
-	return m.instrument("server_stream", info.FullMethod, func() error { return handler(srv, stream) })
+	return m.instrument(stream.Context(), "server_stream", info.FullMethod, func(ctx context.Context) error {
+		return handler(srv, servedStream{stream, ctx})
+	})
 }
+
+// servedStream is a stream in the context of its call.
+type servedStream struct {
+	grpc.ServerStream
+	ctx context.Context // required by the interface
+}
+
+// Context implements grpc.ServerStream.
+func (s servedStream) Context() context.Context { return s.ctx }
 
 // handshakeLogInterval is the least time between two lines about failed handshakes: a
 // client that is refused reconnects, and a scanner connects all the time.

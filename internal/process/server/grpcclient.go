@@ -85,12 +85,16 @@ func NewClientMetrics(set *metrics.Set) *ClientMetrics {
 // the span, or nil.
 type Span func(ctx context.Context, method string) (context.Context, func(error))
 
+func (s Span) orNone() Span {
+	if s == nil {
+		return func(ctx context.Context, _ string) (context.Context, func(error)) { return ctx, nil }
+	}
+	return s
+}
+
 // DialOptions returns the options of connections whose calls are counted, and traced unless span is nil.
 func (m *ClientMetrics) DialOptions(span Span) []grpc.DialOption {
-	if span == nil {
-		span = func(ctx context.Context, _ string) (context.Context, func(error)) { return ctx, nil }
-	}
-	calls := clientCalls{m, span}
+	calls := clientCalls{m, span.orNone()}
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(calls.unary), grpc.WithChainStreamInterceptor(calls.stream)}
 }
 

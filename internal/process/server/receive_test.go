@@ -99,7 +99,7 @@ func TestReceiver_TooManySlowMessagesEndTheOldest(t *testing.T) {
 
 func TestReceiver_CountsAPanicOfTheDecoder(t *testing.T) {
 	set := metrics.NewSet()
-	r := newReceiver(GRPCOptions{RequestBytesMax: 1}.withDefaults(), set, newCallMetrics(set, slog.New(slog.DiscardHandler)))
+	r := newReceiver(GRPCOptions{RequestBytesMax: 1}.withDefaults(), set, newCallMetrics(set, nil, slog.New(slog.DiscardHandler)))
 	err := r.receive(func(any) error { panic("a bug") }, nil)
 	if status.Code(err) != codes.Internal {
 		t.Error(err)

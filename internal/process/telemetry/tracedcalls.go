@@ -8,7 +8,6 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
@@ -41,34 +40,10 @@ func endCall(span trace.Span, err error) {
 	span.End()
 }
 
-// ServerOptions returns the options of a server whose calls have a span within the
-// client's trace; none if spans are never sent.
-func (t *Tracing) ServerOptions() []grpc.ServerOption {
-	if !t.live && !t.Sends() {
-		return nil
-	}
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo,
-			handler grpc.UnaryHandler) (out any, err error) {
-			err = t.incoming(ctx, info.FullMethod, func(ctx context.Context) (err error) {
-				out, err = handler(ctx, in)
-				return err
-			})
-			return out, err
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-			handler grpc.StreamHandler) error {
-			return t.incoming(stream.Context(), info.FullMethod, func(ctx context.Context) error {
-				return handler(srv, servedStream{stream, ctx})
-			})
-		}),
-	}
-}
-
-// incoming handles a call with a span, if spans are sent.
-func (t *Tracing) incoming(ctx context.Context, method string, handle func(context.Context) error) error {
+// Served begins the span of a call that a server handles, within the client's trace. While no spans are sent, end is nil.
+func (t *Tracing) Served(ctx context.Context, method string) (_ context.Context, end func(error)) {
 	if !t.Sends() {
-		return handle(ctx)
+		return ctx, nil
 	}
 	received, _ := metadata.FromIncomingContext(ctx)
 	carrier := propagation.MapCarrier{}
@@ -76,16 +51,5 @@ func (t *Tracing) incoming(ctx context.Context, method string, handle func(conte
 		carrier[name] = values[0]
 	}
 	ctx, span := t.start(propagation.TraceContext{}.Extract(ctx, carrier), method, trace.SpanKindServer)
-	err := handle(ctx)
-	endCall(span, err)
-	return err
+	return ctx, func(err error) { endCall(span, err) }
 }
-
-// servedStream is a stream whose context has the span.
-type servedStream struct {
-	grpc.ServerStream
-	ctx context.Context // required by the interface
-}
-
-// Context implements grpc.ServerStream.
-func (s servedStream) Context() context.Context { return s.ctx }

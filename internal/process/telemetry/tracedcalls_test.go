@@ -3,7 +3,6 @@ package telemetry
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ferula-io/ferula/internal/process/server"
@@ -31,19 +29,18 @@ func recorded() (*Tracing, *tracetest.SpanRecorder) {
 // connect serves the health service with the spans of served and returns a client with client's.
 func connect(t *testing.T, client, served *Tracing) healthpb.HealthClient {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := server.NewGRPC(server.GRPCOptions{ListenAddress: "127.0.0.1:0", Span: served.Served}, nil, slog.New(slog.DiscardHandler), metrics.NewSet(), func(grpc.ServiceRegistrar) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(served.ServerOptions()...)
-	healthpb.RegisterHealthServer(s, health.NewServer())
+	s.Ready()
 	ended := make(chan struct{})
-	go func() { _ = s.Serve(l); close(ended) }()
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(server.NewClientMetrics(metrics.NewSet()).DialOptions(client.Call), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	go func() { _ = s.Serve(); close(ended) }()
+	conn, err := grpc.NewClient("passthrough:///"+s.Addr().String(), append(server.NewClientMetrics(metrics.NewSet()).DialOptions(client.Call), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(); s.Stop(); <-ended })
+	t.Cleanup(func() { _ = conn.Close(); _ = s.Drain(); <-ended })
 	return healthpb.NewHealthClient(conn)
 }
 
@@ -101,10 +98,13 @@ func TestTracing_CallsHaveSpansOfTheirRequestsTrace(t *testing.T) {
 	}
 }
 
-func TestTracing_WithoutConfigurationServersHaveNoInterceptor(t *testing.T) {
+func TestTracing_WithoutConfigurationServedCallsHaveNoSpan(t *testing.T) {
 	none, err := NewTracing("", "test", slog.Default())
-	if err != nil || none.ServerOptions() != nil {
-		t.Error(err, none.ServerOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ctx, end := none.Served(t.Context(), "/a/b"); ctx != t.Context() || end != nil {
+		t.Error("a call has a span")
 	}
 	if _, err := connect(t, none, none).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Error(err)

@@ -51,7 +51,7 @@ const (
 	varints
 	doubles
 	symbols // varints that refer to symbols
-	symbol  // one symbol
+	symbol  // one symbol, or a name or value of a label
 )
 
 // field is a repeated field, or a message field with repeated fields.
@@ -67,6 +67,8 @@ var (
 		11: {message, spanBytes, nil}, 12: {varints, number64, nil}, 13: {doubles, number64, nil},
 		16: {doubles, number64, nil},
 	}
+	labelFields = [17]field{1: {symbol, textBytes, nil}, 2: {symbol, textBytes, nil}} // read only if it is long
+
 	exemplarV1 = [17]field{1: {message, labelBytes, nil}}
 	seriesV1   = [17]field{
 		1: {message, labelBytes, nil}, 2: {message, sampleBytes, nil}, 3: {message, exemplarBytes, &exemplarV1},
@@ -167,7 +169,7 @@ func (w *costWalker) field(f *field, kind protowire.Type, value []byte) error {
 	case message:
 		w.bytes += f.each
 		if f.each == labelBytes && len(inner) > labelTextMax {
-			return checkLabel(inner)
+			return w.message(inner, &labelFields)
 		}
 		if f.of == &seriesV1 || f.of == &seriesV2 {
 			w.series++
@@ -189,28 +191,6 @@ func (w *costWalker) field(f *field, kind protowire.Type, value []byte) error {
 	case symbol:
 		w.bytes += f.each
 		return checkText(inner)
-	}
-	return nil
-}
-
-// checkLabel returns ErrCorrupt if the name or the value of a label is too long.
-func checkLabel(src []byte) error {
-	for len(src) > 0 {
-		number, kind, n := protowire.ConsumeTag(src)
-		if n < 0 {
-			return corrupt(n)
-		}
-		src = src[n:]
-		if n = protowire.ConsumeFieldValue(number, kind, src); n < 0 {
-			return corrupt(n)
-		}
-		if kind == protowire.BytesType {
-			text, _ := protowire.ConsumeBytes(src) // valid: it was consumed before
-			if err := checkText(text); err != nil {
-				return err
-			}
-		}
-		src = src[n:]
 	}
 	return nil
 }

@@ -137,7 +137,7 @@ func TestProfileLists_HaveALimitOfBlocks(t *testing.T) {
 	for n, want := range map[int]error{blocksMax: nil, blocksMax + 1: profiles.ErrLimit} {
 		in := crowded{objstore.NewInMemBucket(), n, 0}
 		r := newReader(t, in)
-		dirs, err := r.store.List(t.Context())
+		dirs, err := r.List(t.Context())
 		if !errors.Is(err, want) || want == nil && len(dirs) != n || err != nil && !strings.Contains(err.Error(), "more than 100000 ") {
 			t.Errorf("%d blocks: %d directories, %v", n, len(dirs), err)
 		}

@@ -167,8 +167,8 @@ func (r *ProfileReader) fromIndex(ctx context.Context) map[string]*knownProfile 
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
 	known := map[string]*knownProfile{}
-	entries, err := readProfileIndex(ctx, r.from)
-	if isNotFound(r.from, err) {
+	entries, err := readProfileIndex(ctx, r.bucket)
+	if isNotFound(r.bucket, err) {
 		return known
 	}
 	if err != nil {

@@ -87,7 +87,7 @@ func (r *ProfileReader) newMark(s *StoredProfile, k *knownProfile) bool {
 // mark. It logs and counts such an error. It returns false if ctx is done or the list has more than unreadMax of
 // these errors.
 func (l *lookups) ofOne(ctx context.Context, block string, err error) bool {
-	if ctx.Err() != nil || !isAccessDenied(l.from, err) && l.failed.Add(1) > unreadMax {
+	if ctx.Err() != nil || !isAccessDenied(l.bucket, err) && l.failed.Add(1) > unreadMax {
 		return false
 	}
 	l.ProfileReader.unread.Inc()
@@ -100,12 +100,12 @@ func (l *lookups) ofOne(ctx context.Context, block string, err error) bool {
 // readMark reads the deletion mark of a block into k. If the mark is not valid, or was deleted since the list, the
 // block counts as not marked.
 func (l *lookups) readMark(ctx context.Context, dir *StoredProfile, k *knownProfile) error {
-	mark, err := l.store.ReadMark(ctx, dir)
+	mark, err := l.ReadMark(ctx, dir)
 	k.markUnread = false
 	switch {
 	case err == nil:
 		k.mark = mark
-	case isNotFound(l.from, err):
+	case l.IsNotFound(err):
 	case errors.Is(err, ErrCorrupt):
 		k.markInvalid = l.now()
 		l.opts.Logger.Warn("Ignoring an invalid deletion mark", "block", dir.Name(), "err", err)
@@ -127,8 +127,8 @@ func (l *lookups) look(ctx context.Context, name string) (*knownProfile, error) 
 	}
 	for i, file := range []string{indexFile, profileFiles[0]} {
 		object := path.Join(name, file)
-		attributes, err := l.store.attributes(ctx, object)
-		if isNotFound(l.from, err) {
+		attributes, err := l.attributes(ctx, object)
+		if l.IsNotFound(err) {
 			return nil, nil
 		}
 		if err != nil {

@@ -42,8 +42,7 @@ type ProfileReaderOptions struct {
 // ProfileReader lists profile blocks in a bucket and reads them through a cache of pages. The file of the cache is the
 // budget of all reads of all tenants together.
 type ProfileReader struct {
-	store   *ProfileStore
-	from    objstore.BucketReader // the bucket of store
+	*ProfileStore
 	opts    ProfileReaderOptions
 	cache   *pages.Cache
 	ctx     context.Context // of all reads, stored because an io.ReaderAt has no context; done after Close
@@ -88,9 +87,9 @@ func NewProfileReader(from objstore.Bucket, opts ProfileReaderOptions) *ProfileR
 	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block "+
 		"in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not "+
 		"deleted.", "")
-	store := &ProfileStore{bucket: from, timeout: opts.Timeout, stall: profileReadTimeout, blocksMax: blocksMax}
 	r := &ProfileReader{
-		store: store, from: from, opts: opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
+		ProfileStore: &ProfileStore{bucket: from, timeout: opts.Timeout, stall: profileReadTimeout, blocksMax: blocksMax},
+		opts:         opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
 		indexErrors: opts.Metrics.NewCounter(errorsName), unread: opts.Metrics.NewCounter(unreadName),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -155,7 +154,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]profiles.BucketBlock, err
 		r.known = r.fromIndex(ctx)
 	}
 	r.forget()
-	dirs, err := r.store.List(ctx)
+	dirs, err := r.List(ctx)
 	if errors.Is(err, profiles.ErrLimit) {
 		err = fmt.Errorf("%w; ferula profiles compact reduces their number", err)
 	}
@@ -208,23 +207,13 @@ func (r *ProfileReader) doubt(name string) {
 // Mark marks a block for deletion. The next list reads the mark even if an invalid mark was read less than an hour
 // ago. Otherwise lists would show no mark for up to an hour, and the caller would write the mark after every list.
 func (r *ProfileReader) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, details string) error {
-	_, err := r.store.Mark(ctx, tenant, id, at, details)
+	_, err := r.ProfileStore.Mark(ctx, tenant, id, at, details)
 	if err == nil {
 		r.doubting.Lock()
 		defer r.doubting.Unlock()
 		r.remarked[ProfileBlock(profiles.TenantDir(tenant), id)] = true
 	}
 	return err
-}
-
-// Unmark removes the deletion mark of a block. It is no error if there is none.
-func (r *ProfileReader) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
-	return r.store.Unmark(ctx, tenant, id)
-}
-
-// Delete deletes a block. See ProfileStore.Delete.
-func (r *ProfileReader) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
-	return r.store.Delete(ctx, tenant, id)
 }
 
 // forget applies the calls of Doubt and Mark since the last list: the sizes of doubted blocks are requested
@@ -250,8 +239,8 @@ func (r *ProfileReader) forget() {
 // that was replaced are not used.
 func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *knownProfile {
 	return &knownProfile{
-		index: r.cache.Object(r.from, path.Join(name, indexFile), indexBytes),
-		rows:  r.cache.Object(r.from, path.Join(name, profileFiles[0]), rowsBytes),
+		index: r.cache.Object(r.bucket, path.Join(name, indexFile), indexBytes),
+		rows:  r.cache.Object(r.bucket, path.Join(name, profileFiles[0]), rowsBytes),
 		spans: &spansAt{reader: r, name: path.Join(name, spansFile)},
 	}
 }
@@ -289,7 +278,7 @@ type spansAt struct {
 func (s *spansAt) ReadAt(p []byte, off int64) (int, error) {
 	s.mu.Lock()
 	if end := off + int64(len(p)); s.object == nil || s.object.Size() < end {
-		s.object = s.reader.cache.Object(s.reader.from, s.name, end)
+		s.object = s.reader.cache.Object(s.reader.bucket, s.name, end)
 	}
 	object := s.object
 	s.mu.Unlock()

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -171,18 +170,11 @@ func (o BacktestOptions) writeBlocks(ctx context.Context, h *backtest.History) e
 		return nil
 	}
 	_, err := export.Run(ctx, export.Options{
-		Source: historySource{h}, Output: o.WriteBlocks, Format: export.Blocks, StartMS: mint, EndMS: maxt, Tries: 1,
+		Source: series.SourceOf{ChunkQueryable: h}, Output: o.WriteBlocks, Format: export.Blocks, StartMS: mint, EndMS: maxt, Tries: 1,
 		Matchers: [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+")}},
 		Request:  "backtest", Now: time.Now, Random: rand.Reader, Warn: func(text string) { o.Logger.Warn(text) },
 	})
 	return err
-}
-
-type historySource struct{ of *backtest.History }
-
-// RawQuerier implements series.Source.
-func (s historySource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	return series.Open(ctx, s.of, mint, maxt)
 }
 
 // readOnlyQueryable reads a data directory with both engines.
@@ -227,42 +219,15 @@ type backtested struct {
 	Data          struct {
 		Groups []struct {
 			Name  string
-			Rules []struct {
-				Name, Type    string
-				Alerts        []backtestedAlert
-				Notifications []struct {
-					At                  float64
-					Labels, Annotations map[string]string
-					Resolved            bool
-					Resends             int
-				}
-				Truncated bool
-				Counts    struct{ Alerts, Firings, Notifications, Resends, Samples int }
-				Errors    struct {
-					Count   int
-					FirstAt float64
-					First   string
-				}
-			}
+			Rules []httpapi.BacktestedRule
 		}
-	}
-}
-
-type backtestedAlert struct {
-	Labels    map[string]string
-	Intervals []struct {
-		State, Value string
-		Start, End   float64
-		Open         bool
 	}
 }
 
 // write writes the result as text.
 func (b *backtested) write(to io.Writer) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
-	stamp := func(s float64) string {
-		return time.UnixMilli(int64(s * 1000)).UTC().Format(time.RFC3339)
-	}
+	stamp := func(t httpapi.UnixTime) string { return t.UTC().Format(time.RFC3339) }
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush returns the error
 	for _, text := range b.Warnings {
 		line("warning: %s\n", text)
@@ -270,18 +235,18 @@ func (b *backtested) write(to io.Writer) error {
 	for _, g := range b.Data.Groups {
 		for _, r := range g.Rules {
 			name := strings.TrimPrefix(g.Name+"/"+r.Name, "/")
-			if r.Errors.Count > 0 {
+			if r.Errors != nil {
 				line("%s: %d evaluations failed, the first at %s: %s\n", name, r.Errors.Count, stamp(r.Errors.FirstAt),
 					r.Errors.First)
 			}
 			if r.Type == "recording" {
-				line("%s: %d samples\n", name, r.Counts.Samples)
+				line("%s: %d samples\n", name, r.Counts["samples"])
 				continue
 			}
-			line("%s: alerts %d, fired %d, notifications %d, repeated %d\n", name, r.Counts.Alerts,
-				r.Counts.Firings, r.Counts.Notifications, r.Counts.Resends)
+			line("%s: alerts %d, fired %d, notifications %d, repeated %d\n", name, r.Counts["alerts"],
+				r.Counts["firings"], r.Counts["notifications"], r.Counts["resends"])
 			for _, a := range r.Alerts {
-				line("  %s\n", setText(a.Labels))
+				line("  %s\n", a.Labels)
 				for _, v := range a.Intervals {
 					end := stamp(v.End)
 					if v.Open {
@@ -295,21 +260,12 @@ func (b *backtested) write(to io.Writer) error {
 				if n.Resolved {
 					state = "resolved"
 				}
-				line("  notification\t%s\t%s\t%s\t%s\n", stamp(n.At), state, setText(n.Labels), setText(n.Annotations))
+				line("  notification\t%s\t%s\t%s\t%s\n", stamp(n.At), state, n.Labels, n.Annotations)
 			}
-			if r.Truncated {
+			if r.Truncated != nil && *r.Truncated {
 				line("  further intervals or notifications are only counted\n")
 			}
 		}
 	}
 	return w.Flush()
-}
-
-func setText(set map[string]string) string {
-	pairs := make([]string, 0, len(set))
-	for name, value := range set {
-		pairs = append(pairs, fmt.Sprintf("%s=%q", name, value))
-	}
-	slices.Sort(pairs)
-	return "{" + strings.Join(pairs, ", ") + "}"
 }

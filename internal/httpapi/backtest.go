@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/promql/backtest"
+	"github.com/ferula-io/ferula/promjson"
 )
 
 const (
@@ -203,8 +206,70 @@ func (e estimated) check(ctx context.Context, q promql.Query, err error) (promql
 	return q, nil
 }
 
-// backtest appends the result of a backtest. Times are Unix seconds, except startsAt and endsAt, which have the format
-// that Alertmanagers receive.
+// UnixTime is a time that JSON has as Unix seconds.
+type UnixTime struct{ time.Time }
+
+// MarshalJSON implements json.Marshaler.
+func (t UnixTime) MarshalJSON() ([]byte, error) {
+	return promjson.AppendTimestamp(nil, t.UnixMilli()), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *UnixTime) UnmarshalJSON(text []byte) error {
+	seconds, err := strconv.ParseFloat(string(text), 64)
+	t.Time = time.UnixMilli(int64(math.Round(seconds * 1000)))
+	return err
+}
+
+// BacktestedRule is the result of a rule. The fields from For to Truncated are those of alerting rules.
+type BacktestedRule struct {
+	Name          string                   `json:"name"`
+	Query         string                   `json:"query"`
+	Labels        labels.Labels            `json:"labels"`
+	Errors        *BacktestedErrors        `json:"errors,omitempty"`
+	Type          string                   `json:"type"`          // alerting or recording
+	For           *float64                 `json:"for,omitempty"` // seconds
+	KeepFiringFor *float64                 `json:"keepFiringFor,omitempty"`
+	Alerts        []BacktestedAlert        `json:"alerts,omitzero"`
+	Notifications []BacktestedNotification `json:"notifications,omitzero"`
+	Truncated     *bool                    `json:"truncated,omitempty"`
+	Counts        map[string]int           `json:"counts"`
+}
+
+// BacktestedErrors are the evaluations of a rule that have failed.
+type BacktestedErrors struct {
+	Count   int      `json:"count"`
+	FirstAt UnixTime `json:"firstAt"`
+	First   string   `json:"first"`
+}
+
+// BacktestedAlert is an alert with the times in which it was pending or firing.
+type BacktestedAlert struct {
+	Labels    labels.Labels        `json:"labels"`
+	Intervals []BacktestedInterval `json:"intervals"`
+}
+
+// BacktestedInterval is such a time.
+type BacktestedInterval struct {
+	State string   `json:"state"`
+	Start UnixTime `json:"start"`
+	End   UnixTime `json:"end"`
+	Value string   `json:"value"`
+	Open  bool     `json:"open,omitempty"`
+}
+
+// BacktestedNotification is what Alertmanagers would have received, in whose format StartsAt and EndsAt are.
+type BacktestedNotification struct {
+	At          UnixTime      `json:"at"`
+	Labels      labels.Labels `json:"labels"`
+	Annotations labels.Labels `json:"annotations"`
+	StartsAt    time.Time     `json:"startsAt"`
+	EndsAt      time.Time     `json:"endsAt"`
+	Resolved    bool          `json:"resolved"`
+	Resends     int           `json:"resends"`
+}
+
+// backtest appends the result of a backtest, a rule at a time.
 func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 	s.raw(`{"start":`)
 	s.timestamp(opts.Start.UnixMilli())
@@ -216,89 +281,38 @@ func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 		s.raw(`,"interval":`)
 		s.number(g.Interval.Seconds())
 		s.raw(`,"rules":`)
-		each(s, g.Rules, s.backtested)
+		each(s, g.Rules, func(r *backtest.Rule) { s.value(backtestedRule(r)) })
 		s.raw(`}`)
 	})
 	s.raw(`}`)
 }
 
-func (s *stream) backtested(r *backtest.Rule) {
-	s.field(`{"name":`, r.Rule.Name())
-	s.field(`,"query":`, r.Rule.Query().String())
-	s.raw(`,"labels":`)
-	s.labels(r.Rule.Labels())
+func backtestedRule(r *backtest.Rule) BacktestedRule {
+	out := BacktestedRule{Name: r.Rule.Name(), Query: r.Rule.Query().String(), Labels: r.Rule.Labels(), Type: "recording",
+		Counts: map[string]int{"samples": r.Counts.Samples}}
 	if r.Errors > 0 {
-		s.raw(`,"errors":{"count":`)
-		s.integer(int64(r.Errors))
-		s.raw(`,"firstAt":`)
-		s.timestamp(r.ErrorAt.UnixMilli())
-		s.field(`,"first":`, r.Error.Error())
-		s.raw(`}`)
+		out.Errors = &BacktestedErrors{r.Errors, UnixTime{r.ErrorAt}, r.Error.Error()}
 	}
 	alerting, ok := r.Rule.(*promrules.AlertingRule)
 	if !ok {
-		s.raw(`,"type":"recording","counts":{"samples":`)
-		s.integer(int64(r.Counts.Samples))
-		s.raw(`}}`)
-		return
+		return out
 	}
-	s.raw(`,"type":"alerting","for":`)
-	s.number(alerting.HoldDuration().Seconds())
-	s.raw(`,"keepFiringFor":`)
-	s.number(alerting.KeepFiringFor().Seconds())
-	s.raw(`,"alerts":`)
-	each(s, r.Alerts, func(alert **backtest.Alert) {
-		s.raw(`{"labels":`)
-		s.labels((*alert).Labels)
-		s.raw(`,"intervals":`)
-		each(s, (*alert).Intervals, s.interval)
-		s.raw(`}`)
-	})
-	s.raw(`,"notifications":`)
-	each(s, r.Notifications, s.notification)
-	s.raw(`,"truncated":`)
-	s.boolean(r.Truncated)
-	for _, n := range []struct {
-		key   string
-		count int
-	}{
-		{`,"counts":{"alerts":`, r.Counts.Alerts}, {`,"firings":`, r.Counts.Firings},
-		{`,"notifications":`, r.Counts.Notifications}, {`,"resends":`, r.Counts.Resends},
-	} {
-		s.raw(n.key)
-		s.integer(int64(n.count))
+	out.Type, out.Truncated = "alerting", &r.Truncated
+	out.For, out.KeepFiringFor = new(alerting.HoldDuration().Seconds()), new(alerting.KeepFiringFor().Seconds())
+	out.Counts = map[string]int{"alerts": r.Counts.Alerts, "firings": r.Counts.Firings,
+		"notifications": r.Counts.Notifications, "resends": r.Counts.Resends}
+	out.Alerts, out.Notifications = []BacktestedAlert{}, []BacktestedNotification{}
+	for _, a := range r.Alerts {
+		alert := BacktestedAlert{a.Labels, []BacktestedInterval{}}
+		for _, v := range a.Intervals {
+			alert.Intervals = append(alert.Intervals, BacktestedInterval{v.State.String(), UnixTime{v.Start}, UnixTime{v.End},
+				string(promjson.AppendFloat(nil, v.Value)), v.Open})
+		}
+		out.Alerts = append(out.Alerts, alert)
 	}
-	s.raw(`}}`)
-}
-
-func (s *stream) interval(v *backtest.Interval) {
-	s.field(`{"state":`, v.State.String())
-	s.raw(`,"start":`)
-	s.timestamp(v.Start.UnixMilli())
-	s.raw(`,"end":`)
-	s.timestamp(v.End.UnixMilli())
-	s.raw(`,"value":`)
-	s.quoted(v.Value)
-	if v.Open {
-		s.raw(`,"open":true`)
+	for _, n := range r.Notifications {
+		out.Notifications = append(out.Notifications, BacktestedNotification{UnixTime{n.At}, n.Labels, n.Annotations,
+			n.StartsAt, n.EndsAt, n.Resolved, n.Resends})
 	}
-	s.raw(`}`)
-}
-
-func (s *stream) notification(n *backtest.Notification) {
-	s.raw(`{"at":`)
-	s.timestamp(n.At.UnixMilli())
-	s.raw(`,"labels":`)
-	s.labels(n.Labels)
-	s.raw(`,"annotations":`)
-	s.labels(n.Annotations)
-	s.raw(`,"startsAt":`)
-	s.rfc3339(n.StartsAt)
-	s.raw(`,"endsAt":`)
-	s.rfc3339(n.EndsAt)
-	s.raw(`,"resolved":`)
-	s.boolean(n.Resolved)
-	s.raw(`,"resends":`)
-	s.integer(int64(n.Resends))
-	s.raw(`}`)
+	return out
 }

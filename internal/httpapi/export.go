@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/httputil"
 
 	"github.com/ferula-io/ferula/internal/export"
@@ -49,13 +47,6 @@ type exporter struct {
 
 func newExporter(a *API) *exporter {
 	return &exporter{api: a, running: make(chan struct{}, exportsMax), stall: exportStall}
-}
-
-// rawSource opens raw queriers on any storage.
-type rawSource struct{ from storage.ChunkQueryable }
-
-func (s rawSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	return series.Open(ctx, s.from, mint, maxt)
 }
 
 func (e *exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -106,7 +97,7 @@ func (e *exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // options returns the options of an export. start and end are required: without them a request would export all data.
 func (e *exporter) options(r *http.Request) (export.Options, *apiError) {
-	opts := export.Options{Source: rawSource{e.api.opts.Export}, Output: export.Stdout, Tries: 1, Window: exportWindow,
+	opts := export.Options{Source: series.SourceOf{ChunkQueryable: e.api.opts.Export}, Output: export.Stdout, Tries: 1, Window: exportWindow,
 		Now: e.api.opts.Now, Format: r.FormValue("format")}
 	opts.Format = cmp.Or(opts.Format, export.CSV)
 	if exportTypes[opts.Format] == "" {

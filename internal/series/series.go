@@ -117,6 +117,14 @@ func Open(ctx context.Context, from storage.ChunkQueryable, mint, maxt int64) (Q
 	return FromChunkQuerier(q), nil
 }
 
+// SourceOf opens raw queriers on any storage, as Open does.
+type SourceOf struct{ storage.ChunkQueryable }
+
+// RawQuerier implements Source.
+func (s SourceOf) RawQuerier(ctx context.Context, mint, maxt int64) (Querier, error) {
+	return Open(ctx, s.ChunkQueryable, mint, maxt)
+}
+
 // Failed returns an empty set whose Err returns err. err may be nil.
 func Failed(err error) Set { return failed{err} }
 

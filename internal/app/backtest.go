@@ -170,7 +170,8 @@ func (o BacktestOptions) writeBlocks(ctx context.Context, h *backtest.History) e
 		return nil
 	}
 	_, err := export.Run(ctx, export.Options{
-		Source: series.SourceOf{ChunkQueryable: h}, Output: o.WriteBlocks, Format: export.Blocks, StartMS: mint, EndMS: maxt, Tries: 1,
+		Source: series.SourceOf{ChunkQueryable: h}, Output: o.WriteBlocks, Format: export.Blocks,
+		StartMS: mint, EndMS: maxt, Tries: 1,
 		Matchers: [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+")}},
 		Request:  "backtest", Now: time.Now, Random: rand.Reader, Warn: func(text string) { o.Logger.Warn(text) },
 	})

@@ -97,7 +97,8 @@ func (e *exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // options returns the options of an export. start and end are required: without them a request would export all data.
 func (e *exporter) options(r *http.Request) (export.Options, *apiError) {
-	opts := export.Options{Source: series.SourceOf{ChunkQueryable: e.api.opts.Export}, Output: export.Stdout, Tries: 1, Window: exportWindow,
+	opts := export.Options{Source: series.SourceOf{ChunkQueryable: e.api.opts.Export}, Output: export.Stdout,
+		Tries: 1, Window: exportWindow,
 		Now: e.api.opts.Now, Format: r.FormValue("format")}
 	opts.Format = cmp.Or(opts.Format, export.CSV)
 	if exportTypes[opts.Format] == "" {

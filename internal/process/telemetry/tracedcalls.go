@@ -40,7 +40,8 @@ func endCall(span trace.Span, err error) {
 	span.End()
 }
 
-// Served begins the span of a call that a server handles, within the client's trace. While no spans are sent, end is nil.
+// Served begins the span of a call that a server handles, within the client's trace. end is nil while
+// no spans are sent.
 func (t *Tracing) Served(ctx context.Context, method string) (_ context.Context, end func(error)) {
 	if !t.Sends() {
 		return ctx, nil

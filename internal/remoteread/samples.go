@@ -11,6 +11,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/golang/snappy"
+	"github.com/klauspost/compress/s2"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -275,10 +276,13 @@ func protoHistogram(it chunkenc.Iterator, kind chunkenc.ValueType) (prompb.Histo
 	return prompb.Histogram{}, fmt.Errorf("a chunk has values of kind %s", kind)
 }
 
-// fragmentBytes is the input of one compression step. Snappy's encoder copies within
+// fragmentBytes is the input of one compression step. Snappy's encoders copy within
 // 64 KiB only. So pack can compress fragments one by one and join the results, each without its
-// length: the bytes are the same as from one call for the whole response.
+// length, as if one call had compressed the whole response.
 const fragmentBytes = 64 << 10
+
+// compareEvery is the number of fragments after which compress compares its encoders again.
+const compareEvery = 32
 
 // headBytesMax is the longest length prefix of a fragment.
 const headBytesMax = 3
@@ -289,6 +293,9 @@ type encoder struct {
 	out   *responseWriter
 	plain *[]byte
 	total uint64 // plain bytes compressed so far
+
+	fragments int  // compressed so far
+	fast      bool // compress uses the faster encoder
 
 	lastMS int64 // timestamp of the last sample of the current series
 }
@@ -377,10 +384,13 @@ func (e *encoder) packFull() error {
 }
 
 // pack compresses the first n plain bytes, fragment by fragment, directly into the buffer of the
-// response. snappy.Encode writes the length of the fragment first, which must not be sent. So the
+// response. An encoder writes the length of the fragment first, which must not be sent. So the
 // output begins that many bytes before the end of the buffer, and pack restores the bytes that the
 // length has overwritten.
 func (e *encoder) pack(n int) error {
+	if n == 0 {
+		return nil
+	}
 	plain := *e.plain
 	for at := 0; at < n; at += fragmentBytes {
 		fragment := plain[at:min(n, at+fragmentBytes)]
@@ -395,7 +405,7 @@ func (e *encoder) pack(n int) error {
 		dst := out[start:cap(out)]
 		invariant.Check(len(dst) >= snappy.MaxEncodedLen(len(fragment)), "no space for a fragment of %d bytes", len(fragment))
 		invariant.Check(end == 0 || end >= head, "%d bytes before a fragment", end)
-		packed := snappy.Encode(dst, fragment)
+		packed := e.compress(dst, fragment)
 		if end == 0 {
 			e.out.buf = out[:copy(dst, packed[head:])]
 		} else {
@@ -406,4 +416,20 @@ func (e *encoder) pack(n int) error {
 	}
 	*e.plain = append(plain[:0], plain[n:]...)
 	return nil
+}
+
+// compress encodes a fragment, within dst. For values of full precision s2's encoder takes half the time, and its
+// result is hardly longer. For values of few digits the result is a fifth longer, and the time about the same.
+func (e *encoder) compress(dst, fragment []byte) []byte {
+	e.fragments++
+	switch {
+	case e.fragments%compareEvery == 1:
+		size := len(s2.EncodeSnappy(dst, fragment))
+		packed := snappy.Encode(dst, fragment)
+		e.fast = size <= len(packed)+len(packed)/32
+		return packed
+	case e.fast:
+		return s2.EncodeSnappy(dst, fragment)
+	}
+	return snappy.Encode(dst, fragment)
 }

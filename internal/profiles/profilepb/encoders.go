@@ -63,6 +63,7 @@ type setEncoder struct {
 	known  []span            // where in text the set with this number is
 	sizes  []int             // of the series' messages
 	first  map[uint64]uint32 // by hash: number of the first set of several equal ones
+	apart  uint32            // the last set's number minus that of the first set that is equal
 }
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
@@ -79,7 +80,7 @@ var setSeed = maphash.MakeSeed()
 func newSetEncoder(result *profiles.SeriesResult, encode func(dst, set []byte, without []string) []byte) *setEncoder {
 	n := len(result.Sets)
 	e := setEncoders.Get().(*setEncoder)
-	e.result, e.encode = result, encode
+	e.result, e.encode, e.apart = result, encode, 0
 	e.text, e.known, e.sizes = append(e.text[:0], 0), slices.Grow(e.known[:0], n)[:n], e.sizes[:0]
 	clear(e.known)
 	clear(e.first)
@@ -104,11 +105,17 @@ func (e *setEncoder) get(number uint32) []byte {
 	return e.text[at.from:at.to]
 }
 
-// spanOf encodes a set, unless an equal set was encoded before.
+// spanOf encodes a set, unless an equal set was encoded before. Blocks have their sets in the same order, so that the first
+// equal set is mostly as far away as that of the last set. Otherwise it is found by its hash.
 func (e *setEncoder) spanOf(number uint32) span {
 	set := e.result.Sets[number]
+	equal := func(first uint32) bool { return e.known[first].to > 0 && bytes.Equal(e.result.Sets[first], set) }
+	if e.apart <= number && equal(number-e.apart) {
+		return e.known[number-e.apart]
+	}
 	hash := maphash.Bytes(setSeed, set)
-	if first, ok := e.first[hash]; ok && bytes.Equal(e.result.Sets[first], set) {
+	if first, ok := e.first[hash]; ok && equal(first) {
+		e.apart = number - first
 		return e.known[first]
 	}
 	e.first[hash] = number

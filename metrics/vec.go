@@ -502,8 +502,8 @@ type hashKey [2]uint64
 
 func newHashKey() hashKey { return hashKey{rand.Uint64(), rand.Uint64()} }
 
-// hash folds products of 128 bits. It is inlined work for short values: a call of maphash for each value costs more than
-// the rest of a look-up.
+// hash folds products of 128 bits, without a call for short values: calls of maphash, one for each value, cost as much
+// as the rest of a look-up.
 func (k *hashKey) hash(values []string) uint64 {
 	h := k[0]
 	for _, value := range values {

@@ -54,8 +54,8 @@ func withCleanup(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, o := withRequestContext(r.Context())
 		defer o.close()
-		h := r.Header
-		if t := h.Get("Content-Type"); (strings.HasPrefix(t, "application/proto") || strings.HasPrefix(t, "application/json")) &&
+		h, contentType := r.Header, r.Header.Get("Content-Type")
+		if (strings.HasPrefix(contentType, "application/proto") || strings.HasPrefix(contentType, "application/json")) &&
 			!strings.Contains(h.Get("Accept-Encoding")+h.Get("Content-Encoding"), "gzip") {
 			o.to = w
 		}

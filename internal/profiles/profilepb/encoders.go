@@ -105,8 +105,8 @@ func (e *setEncoder) get(number uint32) []byte {
 	return e.text[at.from:at.to]
 }
 
-// spanOf encodes a set, unless an equal set was encoded before. Blocks have their sets in the same order, so that the first
-// equal set is mostly as far away as that of the last set. Otherwise it is found by its hash.
+// spanOf encodes a set, unless an equal set was encoded before. Blocks have their sets in the same order, so that the
+// first equal set is mostly as far away as that of the last set. Otherwise it is found by its hash.
 func (e *setEncoder) spanOf(number uint32) span {
 	set := e.result.Sets[number]
 	equal := func(first uint32) bool { return e.known[first].to > 0 && bytes.Equal(e.result.Sets[first], set) }
@@ -139,8 +139,8 @@ func (a *SeriesEncoder) exemplar(s *profiles.Series, point int) (*profiles.Exemp
 	return x, &a.Result.Spans[x.Span]
 }
 
-// estimate returns about the bytes of the message. point and exemplar are the bytes of a point and of an exemplar without
-// labels. The exemplars of a series have labels of about the same size.
+// estimate returns about the bytes of the message. point and exemplar are the bytes of a point and of an exemplar
+// without labels. The exemplars of a series have labels of about the same size.
 func (a *SeriesEncoder) estimate(sets *setEncoder, point, exemplar int) (size int) {
 	for i := range a.Result.Series {
 		s, each := &a.Result.Series[i], point

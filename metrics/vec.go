@@ -2,10 +2,11 @@ package metrics
 
 import (
 	"fmt"
-	"hash/maphash"
 	"iter"
 	"log"
 	"maps"
+	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ type Vec[M metric] struct {
 	name   string
 	labels []string
 	create func(name string) M
-	seed   maphash.Seed
+	key    hashKey
 	table  atomic.Pointer[vecTable[M]] // slots are filled in place; a larger table replaces it
 
 	epoch     atomic.Uint32 // number of sweeps; 0: members do not expire
@@ -215,7 +216,7 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	if s.scope != nil {
 		name = s.scope.prefix + name
 	}
-	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), tombstone: &member[M]{}}
+	v := &Vec[M]{set: s, name: name, create: create, key: newHashKey(), tombstone: &member[M]{}}
 	v.maxSeries.Store(DefaultMaxSeries)
 	reserved := ""
 	switch any(*new(M)).(type) {
@@ -346,7 +347,7 @@ func (v *Vec[M]) Delete(values ...string) bool {
 	values = validUTF8(values)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	table, hash := v.table.Load(), v.hash(values)
+	table, hash := v.table.Load(), v.key.hash(values)
 	m := table.find(hash, values)
 	if m == nil {
 		return false
@@ -452,7 +453,7 @@ func (v *Vec[M]) With(values ...string) M {
 	if len(values) != len(v.labels) {
 		v.panicLabelCount(len(values))
 	}
-	hash := v.hash(values)
+	hash := v.key.hash(values)
 	if m := v.table.Load().find(hash, values); m != nil {
 		if epoch := v.epoch.Load(); epoch != 0 && m.lastEpoch.Load() != epoch {
 			m.lastEpoch.Store(epoch)
@@ -496,12 +497,43 @@ func (v *Vec[M]) labelCountError(n int) error {
 
 func (v *Vec[M]) panicLabelCount(n int) { panic(fmt.Errorf("BUG: %w", v.labelCountError(n))) }
 
-func (v *Vec[M]) hash(values []string) uint64 {
-	h := uint64(0)
+// hashKey makes hashes of label values unpredictable for those who choose the values.
+type hashKey [2]uint64
+
+func newHashKey() hashKey { return hashKey{rand.Uint64(), rand.Uint64()} }
+
+// hash folds products of 128 bits, without a call for short values: calls of maphash, one for each value, cost as much
+// as the rest of a look-up.
+func (k *hashKey) hash(values []string) uint64 {
+	h := k[0]
 	for _, value := range values {
-		h = (h ^ maphash.String(v.seed, value)) * 0x9e3779b97f4a7c15
+		h = (h + uint64(len(value))) * 0x9e3779b97f4a7c15
+		for ; len(value) > 16; value = value[16:] {
+			h = fold(load8(value)^k[1], load8(value[8:])^h)
+		}
+		var a, b uint64
+		switch n := len(value); {
+		case n >= 8:
+			a, b = load8(value), load8(value[n-8:])
+		case n >= 4:
+			a, b = load4(value), load4(value[n-4:])
+		case n > 0:
+			a = uint64(value[0])<<16 | uint64(value[n/2])<<8 | uint64(value[n-1])
+		}
+		h = fold(a^k[1], b^h)
 	}
 	return h
+}
+
+func fold(a, b uint64) uint64 {
+	high, low := bits.Mul64(a, b)
+	return high ^ low
+}
+
+func load8(s string) uint64 { return load4(s) | load4(s[4:])<<32 }
+
+func load4(s string) uint64 {
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
 }
 
 // find returns the member with these label values, nil if there is none. hash is the hash of values.
@@ -531,7 +563,7 @@ func (t *vecTable[M]) put(m *member[M]) {
 // the hash of values.
 func (v *Vec[M]) add(hash uint64, values []string) M {
 	if valid := validUTF8(values); &valid[0] != &values[0] {
-		values, hash = valid, v.hash(valid)
+		values, hash = valid, v.key.hash(valid)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

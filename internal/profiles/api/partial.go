@@ -25,7 +25,8 @@ const (
 // requestContext collects the warnings of a response, and the functions that are called once
 // the response is written.
 type requestContext struct {
-	closers  []func() // called after the response is written
+	to       http.ResponseWriter // of a response that may be written in pieces; nil: in one piece
+	closers  []func()            // called after the response is written
 	warnings []string
 	more     int // number of warnings beyond warningsMax
 }
@@ -47,11 +48,17 @@ func (o *requestContext) close() {
 	}
 }
 
-// withCleanup runs the functions of onWritten once the response is written.
+// withCleanup runs the functions of onWritten once the response is written. A response of one message that is neither
+// framed nor compressed may be written in pieces.
 func withCleanup(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, o := withRequestContext(r.Context())
 		defer o.close()
+		h, contentType := r.Header, r.Header.Get("Content-Type")
+		if (strings.HasPrefix(contentType, "application/proto") || strings.HasPrefix(contentType, "application/json")) &&
+			!strings.Contains(h.Get("Accept-Encoding")+h.Get("Content-Encoding"), "gzip") {
+			o.to = w
+		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }

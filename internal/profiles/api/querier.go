@@ -136,7 +136,7 @@ func (s *Server) selectSeries(ctx context.Context, tenant string,
 	}
 	onWritten(ctx, result.Close)
 	warn(ctx, result.Warnings)
-	return &profilepb.SeriesEncoder{Result: result}, nil
+	return &profilepb.SeriesEncoder{Result: result, To: requestContextOf(ctx).to}, nil
 }
 
 func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profiles.FlameGraph, error) {

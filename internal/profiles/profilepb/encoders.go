@@ -3,6 +3,7 @@ package profilepb
 import (
 	"bytes"
 	"hash/maphash"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -19,8 +20,39 @@ type Encoder interface {
 	AppendJSON(dst []byte) []byte
 }
 
-// SeriesEncoder encodes a querier.v1.SelectSeriesResponse.
-type SeriesEncoder struct{ Result *profiles.SeriesResult }
+// SeriesEncoder encodes a querier.v1.SelectSeriesResponse. With exemplars it has megabytes, most of them copies of the
+// same labels. With To they are written in pieces that stay in the CPU's cache, and no buffer has the whole message.
+type SeriesEncoder struct {
+	Result *profiles.SeriesResult
+	// To gets the message but for its last bytes, which Append returns; Append's dst must be empty. Errors of writes are
+	// left to the write of the last bytes. In protobuf it gets the header Content-Length, too. nil: Append returns all.
+	To http.ResponseWriter
+
+	failed bool // a write has failed: the client disconnected
+}
+
+// pieceBytes is the size of the writes to SeriesEncoder.To.
+const pieceBytes = 128 << 10
+
+// pass writes a piece of the message, and returns the buffer for the next piece.
+func (a *SeriesEncoder) pass(dst []byte) []byte {
+	if a.To == nil || len(dst) < pieceBytes {
+		return dst
+	}
+	if !a.failed {
+		_, err := a.To.Write(dst)
+		a.failed = err != nil
+	}
+	return dst[:0]
+}
+
+// grow grows dst for a message of about size bytes, or for a piece.
+func (a *SeriesEncoder) grow(dst []byte, size int) []byte {
+	if a.To != nil {
+		size = min(size, pieceBytes+pieceBytes/8)
+	}
+	return slices.Grow(dst, size)
+}
 
 // setEncoder encodes the label sets of exemplars. It encodes each set once, when the first exemplar with this set is
 // written. Later exemplars get a copy of the encoded set, also those whose equal set comes from another block.
@@ -29,7 +61,9 @@ type setEncoder struct {
 	encode func(dst, set []byte, without []string) []byte
 	text   []byte            // the encoded sets, one after another, from offset 1 on: no span of an encoded set ends at 0
 	known  []span            // where in text the set with this number is
+	sizes  []int             // of the series' messages
 	first  map[uint64]uint32 // by hash: number of the first set of several equal ones
+	apart  uint32            // the last set's number minus that of the first set that is equal
 }
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
@@ -42,23 +76,20 @@ const pooledSetBytes = 4 << 20
 
 var setSeed = maphash.MakeSeed()
 
-// newSetEncoder returns nil if the result has no sets. The caller releases the encoder.
+// newSetEncoder returns an encoder, which the caller releases.
 func newSetEncoder(result *profiles.SeriesResult, encode func(dst, set []byte, without []string) []byte) *setEncoder {
 	n := len(result.Sets)
-	if n == 0 {
-		return nil
-	}
 	e := setEncoders.Get().(*setEncoder)
-	e.result, e.encode = result, encode
-	e.text, e.known = append(e.text[:0], 0), slices.Grow(e.known[:0], n)[:n]
+	e.result, e.encode, e.apart = result, encode, 0
+	e.text, e.known, e.sizes = append(e.text[:0], 0), slices.Grow(e.known[:0], n)[:n], e.sizes[:0]
 	clear(e.known)
 	clear(e.first)
 	return e
 }
 
-// release returns the encoder to the pool. The encoder may be nil.
+// release returns the encoder to the pool.
 func (e *setEncoder) release() {
-	if e == nil || cap(e.text)+32*cap(e.known) > pooledSetBytes {
+	if cap(e.text)+32*cap(e.known)+8*cap(e.sizes) > pooledSetBytes {
 		return
 	}
 	e.result, e.encode = nil, nil
@@ -74,11 +105,17 @@ func (e *setEncoder) get(number uint32) []byte {
 	return e.text[at.from:at.to]
 }
 
-// spanOf encodes a set, unless an equal set was encoded before.
+// spanOf encodes a set, unless an equal set was encoded before. Blocks have their sets in the same order, so that the
+// first equal set is mostly as far away as that of the last set. Otherwise it is found by its hash.
 func (e *setEncoder) spanOf(number uint32) span {
 	set := e.result.Sets[number]
+	equal := func(first uint32) bool { return e.known[first].to > 0 && bytes.Equal(e.result.Sets[first], set) }
+	if e.apart <= number && equal(number-e.apart) {
+		return e.known[number-e.apart]
+	}
 	hash := maphash.Bytes(setSeed, set)
-	if first, ok := e.first[hash]; ok && bytes.Equal(e.result.Sets[first], set) {
+	if first, ok := e.first[hash]; ok && equal(first) {
+		e.apart = number - first
 		return e.known[first]
 	}
 	e.first[hash] = number
@@ -102,10 +139,9 @@ func (a *SeriesEncoder) exemplar(s *profiles.Series, point int) (*profiles.Exemp
 	return x, &a.Result.Spans[x.Span]
 }
 
-// grow grows dst by the estimated size of the message, so that it is usually not copied again. point and exemplar are
-// the bytes of a point and of an exemplar without labels. The exemplars of a series have labels of about the same size.
-func (a *SeriesEncoder) grow(dst []byte, sets *setEncoder, point, exemplar int) []byte {
-	size := 0
+// estimate returns about the bytes of the message. point and exemplar are the bytes of a point and of an exemplar
+// without labels. The exemplars of a series have labels of about the same size.
+func (a *SeriesEncoder) estimate(sets *setEncoder, point, exemplar int) (size int) {
 	for i := range a.Result.Series {
 		s, each := &a.Result.Series[i], point
 		if len(s.Exemplars) > 0 {
@@ -113,7 +149,7 @@ func (a *SeriesEncoder) grow(dst []byte, sets *setEncoder, point, exemplar int) 
 		}
 		size += 2*len(s.Labels) + point + len(s.Points)*each
 	}
-	return slices.Grow(dst, size)
+	return size
 }
 
 // MergeEncoder encodes a SelectMergeStacktracesResponse in one of its four formats: the field

@@ -154,7 +154,7 @@ func appendExemplarJSON(dst []byte, x *profiles.Exemplar, span *profiles.Span, s
 func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 	sets := newSetEncoder(a.Result, appendSetJSON)
 	defer sets.release()
-	o := open(a.grow(dst, sets, 52, 140))
+	o := open(a.grow(dst, a.estimate(sets, 52, 140)))
 	o.list("series", len(a.Result.Series), func(dst []byte, i int) []byte {
 		s := &a.Result.Series[i]
 		o := open(dst)
@@ -167,7 +167,7 @@ func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 				o.key("exemplars")
 				o.b = append(appendExemplarJSON(append(o.b, '['), x, span, sets.get(x.Set)), ']')
 			}
-			return o.close()
+			return a.pass(o.close())
 		})
 		return o.close()
 	})

@@ -129,7 +129,7 @@ func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 			got.Series, want.Series = append(got.Series, s), append(want.Series, w)
 			sets.Sets, wantSets.LabelsSet = append(sets.Sets, set), append(wantSets.LabelsSet, &Labels{Labels: pairs})
 		}
-		check(t, "series", &SeriesEncoder{got}, want, &SelectSeriesResponse{})
+		check(t, "series", &SeriesEncoder{Result: got}, want, &SelectSeriesResponse{})
 		check(t, "label sets", sets, wantSets, &SeriesResponse{})
 	}
 }
@@ -178,7 +178,7 @@ func BenchmarkSeriesEncoder(b *testing.B) {
 		result.Series = append(result.Series, s)
 	}
 	result.Sets = [][]byte{labels}
-	a := &SeriesEncoder{&result}
+	a := &SeriesEncoder{Result: &result}
 	var buf []byte
 	b.Run("proto", func(b *testing.B) {
 		b.ReportAllocs()
@@ -203,7 +203,7 @@ func TestSeriesEncoder_DoesNotAllocatePerLabelSet(t *testing.T) {
 		s.Exemplars = append(s.Exemplars, profiles.Exemplar{TimeNS: 1e6, Value: 7, Set: uint32(i)})
 	}
 	result.Series = []profiles.Series{s}
-	a := &SeriesEncoder{&result}
+	a := &SeriesEncoder{Result: &result}
 	buf := a.AppendProto(nil)
 	least := 1e9
 	for range 50 { // a pool may drop what is returned to it

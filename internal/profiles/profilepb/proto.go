@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -76,23 +77,30 @@ func retagged(dst, set []byte, tag byte, without []string) []byte {
 	return dst
 }
 
-// appendPoint appends a point. x may be nil, and so may its span; set is the encoded label set.
-func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, span *profiles.Span, set []byte) []byte {
-	var spanID, traceID string
-	if span != nil {
-		spanID, traceID = span.IDText(), span.TraceText()
-	}
-	size, exemplar, timeMS := sizeInt(p.TimeMS), 0, int64(0)
-	bits := math.Float64bits(p.Value)
-	if bits != 0 {
+// pointSize returns the bytes of a point's message, and those of its exemplar's. x may be nil, and so may its span; set
+// is the size of the encoded label set.
+func pointSize(p *profiles.Point, x *profiles.Exemplar, span *profiles.Span, set int) (size, exemplar int) {
+	size = sizeInt(p.TimeMS)
+	if math.Float64bits(p.Value) != 0 {
 		size += 9
 	}
-	if x != nil {
-		timeMS = x.TimeNS / 1e6
-		exemplar = sizeInt(timeMS) + 2 + profiles.IDBytes + sizeInt(x.Value) + len(set) + sizeBytes(len(spanID)) +
-			sizeBytes(len(traceID))
-		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
+	if x == nil {
+		return size, 0
 	}
+	exemplar = sizeInt(x.TimeNS/1e6) + 2 + profiles.IDBytes + sizeInt(x.Value) + set
+	if span != nil && span.ID != 0 {
+		exemplar += 2 + 2*8
+	}
+	if span != nil && span.Trace != (profiles.TraceID{}) {
+		exemplar += 2 + 2*len(span.Trace)
+	}
+	return size + 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar, exemplar
+}
+
+// appendPoint appends a point. x may be nil, and so may its span; set is the encoded label set.
+func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, span *profiles.Span, set []byte) []byte {
+	size, exemplar := pointSize(p, x, span, len(set))
+	bits := math.Float64bits(p.Value)
 	// dst grows once for the whole point, so that the capacity is not checked for each byte.
 	from := len(dst)
 	out := slices.Grow(dst, size+1+binary.MaxVarintLen64)
@@ -108,13 +116,18 @@ func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, span *prof
 	if x != nil {
 		out[at] = bytes4
 		at = putVarint(out, at+1, uint64(exemplar))
-		at = putInt(out, at, varint1, timeMS)
+		at = putInt(out, at, varint1, x.TimeNS/1e6)
 		out[at], out[at+1] = bytes2, profiles.IDBytes
 		x.ID.Put(out[at+2:])
-		at = putText(out, at+2+profiles.IDBytes, bytes3, spanID)
+		at += 2 + profiles.IDBytes
+		if span != nil {
+			at = putText(out, at, bytes3, span.IDText())
+		}
 		at = putInt(out, at, varint4, x.Value)
 		at += copy(out[at:], set)
-		at = putText(out, at, bytes6, traceID)
+		if span != nil {
+			at = putText(out, at, bytes6, span.TraceText())
+		}
 	}
 	return out[:at]
 }
@@ -153,21 +166,35 @@ func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 		return retagged(dst, set, bytes5, without)
 	})
 	defer sets.release()
-	dst = a.grow(dst, sets, 20, 60)
+	point := func(s *profiles.Series, j int) (x *profiles.Exemplar, span *profiles.Span, set []byte) {
+		if x, span = a.exemplar(s, j); x != nil {
+			set = sets.get(x.Set)
+		}
+		return x, span, set
+	}
+	total := 0
 	for i := range a.Result.Series {
 		s := &a.Result.Series[i]
-		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
-			dst = append(dst, s.Labels...)
-			for j := range s.Points {
-				var set []byte
-				x, span := a.exemplar(s, j)
-				if x != nil {
-					set = sets.get(x.Set)
-				}
-				dst = appendPoint(dst, &s.Points[j], x, span, set)
-			}
-			return dst
-		})
+		size := len(s.Labels)
+		for j := range s.Points {
+			x, span, set := point(s, j)
+			n, _ := pointSize(&s.Points[j], x, span, len(set))
+			size += 1 + protowire.SizeVarint(uint64(n)) + n
+		}
+		sets.sizes = append(sets.sizes, size)
+		total += 1 + protowire.SizeVarint(uint64(size)) + size
+	}
+	if a.To != nil {
+		a.To.Header().Set("Content-Length", strconv.Itoa(total))
+	}
+	dst = a.grow(dst, total)
+	for i := range a.Result.Series {
+		s := &a.Result.Series[i]
+		dst = append(appendHead(dst, bytes1, sets.sizes[i]), s.Labels...)
+		for j := range s.Points {
+			x, span, set := point(s, j)
+			dst = a.pass(appendPoint(dst, &s.Points[j], x, span, set))
+		}
 	}
 	return dst
 }

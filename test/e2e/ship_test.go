@@ -449,6 +449,9 @@ func TestPeerThanosCompact_AcceptsBlocksOfShutdowns(t *testing.T) {
 		t.Errorf("%d samples, %v", samples, blocks)
 	}
 	yml := writeFile(t, filepath.Join(t.TempDir(), "objstore.yml"), filesystem(bucket))
+	if n := summarizeBucket(t, filesystem(bucket)); n != len(blocks) {
+		t.Errorf("%d of %d blocks have summaries", n, len(blocks))
+	}
 	out := tool(t, dir, thanos, "tools", "bucket", "verify", "--objstore.config-file="+yml, "--issues=overlapped_blocks",
 		"--issues=index_known_issues", "--log.level=warn")
 	if strings.Contains(out, "level=") {
@@ -458,6 +461,15 @@ func TestPeerThanosCompact_AcceptsBlocksOfShutdowns(t *testing.T) {
 		"--delete-delay=0s", "--http-address="+freeAddress(t))
 	if after, _ := shippedBlocks(t, bucket); !slices.ContainsFunc(after, func(m tsdb.BlockMeta) bool { return m.Compaction.Level > 1 }) {
 		t.Errorf("nothing was compacted: %v", after)
+	}
+	left, _ := filepath.Glob(filepath.Join(bucket, "*", "summaries"))
+	for _, file := range left {
+		if _, err := os.Stat(filepath.Join(filepath.Dir(file), "meta.json")); err != nil {
+			t.Errorf("Thanos deletes a block without its summaries: %v", err)
+		}
+	}
+	if n := summarizeBucket(t, filesystem(bucket)); n == 0 || len(left) >= len(blocks) {
+		t.Errorf("%d compacted blocks have summaries, %d files are left of %d", n, len(left), len(blocks))
 	}
 	q := startQuery(t, []string{startStore(t, bucket)}, nil)
 	if got := strings.Replace(ask(q.server), `"cluster":"eu"`, "", 1); got != strings.Replace(want, `"__name__":"kept"`, `"__name__":"kept",`, 1) {

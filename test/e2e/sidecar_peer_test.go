@@ -312,6 +312,9 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 			t.Errorf("the store gateway returns %d series, %v, the sidecar %d\n%.300q\n%.300q", len(got), err, len(want), got, want)
 		}
 	}
+	if n := summarizeBucket(t, bucket); n != blocks {
+		t.Errorf("%d of %d blocks have summaries", n, blocks)
+	}
 	served()
 	out := thanosTool(t, "compact", "--data-dir="+t.TempDir(), "--objstore.config-file="+file, "--consistency-delay=0s", "--delete-delay=0s", "--http-address="+freeAddress(t))
 	if !strings.Contains(out, "compacted blocks") {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,14 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
+
+// summarizeBucket makes the summaries of a bucket by `ferula summarize`, and returns for how many blocks.
+func summarizeBucket(t *testing.T, config string) int {
+	t.Helper()
+	var out bytes.Buffer
+	noError(t, app.Summarize(t.Context(), app.SummarizeOptions{Bucket: config, Logger: testLogger(t)}, &out))
+	return strings.Count(out.String(), "\n")
+}
 
 // startStore runs `ferula store` over a bucket's directory and returns its gRPC address.
 func startStore(t *testing.T, bucket string) string {
@@ -137,6 +146,7 @@ func gatewaySeries(t *testing.T, address string, r storeapi.SeriesRequest) (map[
 func TestPeerThanosStore_SameSeriesOfOneBucket(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
 	bucket := storeBucket(t, from)
+	summarizeBucket(t, filesystem(bucket))
 	theirs, ours := thanosStore(t, bucket), startStore(t, bucket)
 	ms := func(hours int) int64 { return from.Add(time.Duration(hours) * time.Hour).UnixMilli() }
 	one := func(kind labels.MatchType, name, value string) *labels.Matcher {

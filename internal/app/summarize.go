@@ -23,8 +23,8 @@ type SummarizeOptions struct {
 	Logger *slog.Logger
 }
 
-// Summarize makes the summaries of chunks that the blocks of a bucket lack, and writes a line for each such block. After
-// an interruption another call makes the rest. Blocks that are marked for deletion have none.
+// Summarize makes the summaries of chunks that the blocks of a bucket lack, and writes a line for each such block.
+// After an interruption another call makes the rest. Blocks that are marked for deletion have none.
 func Summarize(ctx context.Context, opts SummarizeOptions, out io.Writer) (err error) {
 	from, err := bucket.Open([]byte(opts.Bucket), "summarize", opts.Logger, prometheus.NewRegistry())
 	if err != nil {

@@ -78,15 +78,15 @@ func yearBytes(ctx context.Context, b *area.Bench, round int, ours *area.Side, b
 				return err
 			}
 			answer = body.Bytes()
+			_, bytes, err := fetched(ctx, ours)
+			if err != nil {
+				return err
+			}
+			b.Add(round, ours.Name, what, area.Bytes, bytes)
 			m, err := yearQuery().Result(ctx, querier.Server)
 			if err == nil {
 				err = yearQuery().Complete(m)
 			}
-			if err != nil {
-				return err
-			}
-			_, bytes, err := fetched(ctx, ours)
-			b.Add(round, ours.Name, what, area.Bytes, bytes)
 			return err
 		}, querier)
 	}, ours)

@@ -10,7 +10,7 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// relax decides what stores may leave out of the chunks of a selection, and which of the remaining chunks they may join.
+// relax decides what stores may leave out of the chunks of a selection, and which of the remaining ones they may join.
 //
 // An instant selector uses the last sample at or before each step, and stores of ferula can leave out the others
 // (SeriesRequest.Steps). Chunks of replicas that overlap need all samples: deduplication chooses a replica by the

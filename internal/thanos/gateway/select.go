@@ -68,10 +68,6 @@ func (s *Store) open(ctx context.Context, r storeapi.SeriesRequest, all []openin
 			_ = selection.Close()
 		}
 	}()
-	if r.Summaries != nil && overlap(all) { // equal chunks have equal summaries, of which one is enough
-		apart := *r.Summaries
-		apart.Apart, r.Summaries = true, &apart
-	}
 	opened := make([]*blockSet, len(all))
 	errs := make([]error, len(all))
 	each(len(all), openedAtOnce, func(i int) { opened[i], errs[i] = s.openBlock(ctx, r, all[i]) })
@@ -105,22 +101,6 @@ func (s *Store) open(ctx context.Context, r storeapi.SeriesRequest, all []openin
 	}
 	selection.Set = series.Merge(merged...)
 	return selection, nil
-}
-
-// overlap reports whether blocks with the same external labels overlap. They are sorted by these, then by start.
-func overlap(all []opening) bool {
-	endMS := int64(0)
-	for i, one := range all {
-		m := one.block.meta
-		same := i > 0 && labels.Equal(m.Labels, all[i-1].block.meta.Labels)
-		if same && m.MinMS < endMS {
-			return true
-		}
-		if !same || m.MaxMS > endMS {
-			endMS = m.MaxMS
-		}
-	}
-	return false
 }
 
 // openedAtOnce is the number of blocks that one request opens concurrently.

@@ -30,16 +30,10 @@ const (
 	// sideEvery is the time after which an object is looked for again that was not there, or not usable.
 	sideEvery = 15 * time.Minute
 	tableMax  = 16 << 20 // limit of the bytes of a table, which are in memory
-	groupMax  = 16 << 20 // limit of the bytes of a group
 )
-
-var errLarge = errors.New("summaries of a series that are too large")
 
 // sideOf returns the summaries of a block; nil if there are none.
 func (s *Store) sideOf(ctx context.Context, b *block) *side {
-	if b.meta.ResolutionMS != bucket.Raw {
-		return nil
-	}
 	select {
 	case b.loading <- struct{}{}:
 	case <-ctx.Done():
@@ -49,25 +43,32 @@ func (s *Store) sideOf(ctx context.Context, b *block) *side {
 	b.mu.Lock()
 	known, at := b.side, b.sideAt
 	b.mu.Unlock()
-	if known != nil || time.Now().Before(at) {
+	if known != nil || b.meta.ResolutionMS != bucket.Raw || time.Now().Before(at) {
 		return known
 	}
 	found, err := b.openSide(ctx)
-	if ctx.Err() != nil {
-		return nil
-	}
-	b.mu.Lock()
-	b.side, b.sideAt = found, time.Now().Add(sideEvery)
-	b.mu.Unlock()
-	if err != nil {
-		s.sideFailed(b, err)
+	if ctx.Err() == nil {
+		s.setSide(b, nil, found, err)
 	}
 	return found
 }
 
+// setSide replaces the summaries of a block, unless another request has. err is why they are not used, if not nil.
+func (s *Store) setSide(b *block, was, now *side, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.side != was {
+		return
+	}
+	if b.side, b.sideAt = now, time.Now().Add(sideEvery); err != nil {
+		s.sideFailed(b, err)
+	}
+}
+
 func (s *Store) sideFailed(b *block, err error) {
 	s.counts.sideErrors.Inc()
-	s.opts.Logger.Warn("A block is read without summaries of its chunks", "block", b.meta.ID, "retry_in", sideEvery, "err", err)
+	s.opts.Logger.Warn("A block is read without summaries of its chunks", "block", b.meta.ID, "retry_in", sideEvery,
+		"err", err)
 }
 
 func (b *block) openSide(ctx context.Context) (*side, error) {
@@ -132,9 +133,6 @@ func (s *Store) useSide(ctx context.Context, p *producer, wanted *series.Summari
 	var group []byte
 	p.picker = summaries.Picker{Opts: wanted, MinMS: wanted.MinMS, MaxMS: p.maxMS,
 		Cursor: p.side.table.Cursor(func(from, to uint64) ([]byte, error) {
-			if to-from > groupMax {
-				return nil, errLarge
-			}
 			group = slices.Grow(group[:0], int(to-from))[:to-from]
 			_, err := p.side.object.ReadAt(ctx, group, int64(from), 0)
 			return group, err
@@ -146,22 +144,13 @@ func (s *Store) useSide(ctx context.Context, p *producer, wanted *series.Summari
 			b.chunks = append(b.chunks, place{minMS, maxMS, inSums | uint64(from)<<8 | uint64(len(b.sums)-from)})
 		},
 		Damaged: func(err error) {
-			if p.picker.Cursor = nil; ctx.Err() != nil || errors.Is(err, errLarge) {
-				return
-			}
-			p.block.mu.Lock()
-			first := p.block.side == p.side
-			if first {
-				p.block.side, p.block.sideAt = nil, time.Now().Add(sideEvery)
-			}
-			p.block.mu.Unlock()
-			if first {
-				s.sideFailed(p.block, err)
+			if p.picker.Cursor = nil; ctx.Err() == nil {
+				s.setSide(p.block, p.side, nil, err)
 			}
 		}}
 }
 
-// fetchGroups requests the summaries of the next series, of about a number of bytes. It returns the end of these series.
+// fetchGroups requests the summaries of the next series, of about a number of bytes. It returns the end of the series.
 func (p *producer) fetchGroups(ctx context.Context, bytesMax int64) (end int) {
 	var spans []pages.Span
 	last, bytes := -1, int64(0)
@@ -177,15 +166,18 @@ func (p *producer) fetchGroups(ctx context.Context, bytesMax int64) (end int) {
 }
 
 // Summarize makes the missing and the unusable summaries of all blocks with raw samples, and uploads them. With dry it
-// only reports the blocks. A block that fails is reported, and the others are made.
-func (s *Store) Summarize(ctx context.Context, to objstore.Bucket, dry bool, report func(m *bucket.Meta, bytes int64)) error {
+// only reports the blocks. The summaries of other blocks are made even if those of one fail.
+func (s *Store) Summarize(ctx context.Context, to objstore.Bucket, dry bool,
+	report func(m *bucket.Meta, bytes int64)) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
 	defer s.using.Done()
 	var errs []error
 	all := s.Blocks()
-	slices.SortFunc(all, func(a, b *bucket.Meta) int { return cmp.Or(cmp.Compare(a.MinMS, b.MinMS), a.ID.Compare(b.ID)) })
+	slices.SortFunc(all, func(a, b *bucket.Meta) int {
+		return cmp.Or(cmp.Compare(a.MinMS, b.MinMS), a.ID.Compare(b.ID))
+	})
 	for _, m := range all {
 		s.mu.RLock()
 		b := s.blocks[m.ID]

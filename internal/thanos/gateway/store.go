@@ -117,8 +117,7 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 			drops:       counter("thanos_bucket_store_block_drops_total", "Blocks that are no longer served."),
 			blockErrors: counter("ferula_store_block_errors_total", "Blocks that could not be read for a request."),
 			sideErrors: counter("ferula_store_summaries_failures_total",
-				"Objects with summaries that could not be read, or were damaged, of another block or of another version. Their "+
-					"blocks are read without summaries."),
+				"Objects with summaries that could not be used. Their blocks are read without."),
 			states: opts.Metrics.NewGaugeVec("thanos_blocks_meta_synced", "Number of blocks of the last sync, by state.",
 				"state"),
 		},

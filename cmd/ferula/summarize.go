@@ -24,11 +24,17 @@ func (c *summarizeCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var content contents
-	opts := app.SummarizeOptions{Bucket: content.bucket(c.Config, c.ConfigFile), DryRun: c.DryRun, Logger: logger}
-	if err := content.err(); err != nil {
+	opts, err := c.options()
+	if err != nil {
 		return err
 	}
+	opts.Logger = logger
 	c.Memory.apply(ctx, slog.New(slog.DiscardHandler), 0)
 	return app.Summarize(ctx, opts, os.Stdout)
+}
+
+func (c *summarizeCommand) options() (app.SummarizeOptions, error) {
+	var content contents
+	opts := app.SummarizeOptions{Bucket: content.bucket(c.Config, c.ConfigFile), DryRun: c.DryRun}
+	return opts, content.err()
 }

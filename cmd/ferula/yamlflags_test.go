@@ -30,6 +30,8 @@ func optionsOf(t *testing.T, args ...string) error {
 		_, err = cli.Sidecar.options()
 	case "store":
 		_, err = cli.Store.options()
+	case "summarize":
+		_, err = cli.Summarize.options()
 	default:
 		t.Fatalf("no options of %s", args[0])
 	}

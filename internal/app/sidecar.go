@@ -19,6 +19,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // SidecarOptions are the options of `ferula sidecar`. Zero durations take the defaults.
@@ -31,7 +32,7 @@ type SidecarOptions struct {
 	PollInterval  time.Duration // of reading the configuration and the time range; 0: 30 s
 	PollTimeout   time.Duration // 0: 30 s
 	MinTimeMS     func() int64  // samples before it are not served; nil: no limit
-	TSDBDir       string        // data directory of Prometheus, for shipping
+	TSDBDir       string        // data directory of Prometheus, for shipping and for reading blocks; "": none
 	Ship          ShippingOptions
 	Reload        ReloadOptions
 	Limits        storeapi.ServerOptions // Metrics is set by NewSidecar
@@ -56,6 +57,7 @@ type Sidecar struct {
 	base
 	opts       SidecarOptions
 	prometheus *sources.Prometheus
+	blocks     *tsdb.ServedBlocks // nil: none
 	http       *http.Client
 	tracing    *telemetry.Tracing
 	shipping   *shipper // nil: none
@@ -80,9 +82,12 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		return nil, err
 	}
 	s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
+	if opts.TSDBDir != "" {
+		s.blocks = tsdb.NewServedBlocks(opts.TSDBDir, opts.Logger)
+	}
 	s.prometheus = sources.NewPrometheus(sources.PrometheusOptions{
 		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax,
-		SortBytesMax: opts.Limits.SortBytesMax,
+		SortBytesMax: opts.Limits.SortBytesMax, Blocks: s.blocks,
 	}, s.reg)
 	if s.shipping, err = newShipper(opts.Ship, opts.TSDBDir, "sidecar", s.prometheus.ExternalLabels, opts.Logger,
 		s.reg); err != nil {
@@ -90,7 +95,10 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	}
 	s.process.Add(
 		process.Component{Name: "shipping", Close: s.shipping.Close},
-		process.Component{Name: "Prometheus", Run: s.work, Close: func() error { s.http.CloseIdleConnections(); return nil }},
+		process.Component{Name: "Prometheus", Run: s.work, Close: func() error {
+			s.http.CloseIdleConnections()
+			return s.blocks.Close()
+		}},
 	)
 	s.process.Note = s.shipping.Note
 	if s.reload, err = newReloader(opts.Reload, u, s.http, opts.Logger.With("component", "reloader"),

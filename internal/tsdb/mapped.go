@@ -93,7 +93,7 @@ func (m *mapped) close() error {
 // one of three calls: by sweep, after it was idle for mappedIdle; by prune, which every new reader
 // of the store calls, after its block was deleted; or by close, with the store.
 type mappings struct {
-	sides  *sideFiles
+	sides  *sideFiles // nil: none
 	mu     sync.Mutex
 	byDir  map[string]*mapped
 	timer  *time.Timer

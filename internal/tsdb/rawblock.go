@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -21,17 +23,31 @@ import (
 // compaction, retention and the head's garbage collection would wait for that reader until
 // the slowest client has read its response.
 type rawBlock struct {
-	store      *Store
-	block      *tsdb.Block
+	mappings   *mappings
+	dir        string
+	gone       func() bool // the block is no longer served
 	files      *mapped
 	deletions  map[storage.SeriesRef]tombstones.Intervals // at the time of opening
 	mint, maxt int64
 }
 
-func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
-	r := &rawBlock{store: s, block: b, mint: mint, maxt: maxt}
+func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (*rawBlock, error) {
 	// while this reader is open, the database does not delete the block: its files can be mapped
-	deletions, err := b.Tombstones()
+	r, err := s.mappings.open(b.Dir(), b.Tombstones, mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	r.gone = func() bool {
+		db := s.db.Load()
+		return db == nil || !slices.Contains(db.Blocks(), b)
+	}
+	return r, nil
+}
+
+// open opens the block in dir.
+func (p *mappings) open(dir string, read func() (tombstones.Reader, error), mint, maxt int64) (_ *rawBlock, err error) {
+	r := &rawBlock{mappings: p, dir: dir, mint: mint, maxt: maxt}
+	deletions, err := read()
 	if err != nil {
 		return nil, err
 	}
@@ -45,26 +61,20 @@ func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err 
 			return nil, err
 		}
 	}
-	if r.files, err = s.mappings.acquire(b.Dir()); err != nil {
+	if r.files, err = p.acquire(dir); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
 func (r *rawBlock) close() error {
-	gone := true
-	if db := r.store.db.Load(); db != nil {
-		for _, b := range db.Blocks() {
-			gone = gone && b != r.block
-		}
-	}
-	return r.store.mappings.release(r.block.Dir(), r.files, gone)
+	return r.mappings.release(r.dir, r.files, r.gone == nil || r.gone())
 }
 
 func (r *rawBlock) selectSeries(ctx context.Context, opts series.SelectOptions, matchers []*labels.Matcher) series.Set {
 	p, err := tsdb.PostingsForMatchers(ctx, r.files.postings, matchers...)
 	if err != nil {
-		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
+		return series.Failed(fmt.Errorf("block %s: %w", filepath.Base(r.dir), err))
 	}
 	set := &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts}
 	set.sums.open(set)
@@ -92,7 +102,7 @@ func (s *rawSet) Next() bool {
 	for s.postings.Next() {
 		ok, err := s.read(uint64(s.postings.At()))
 		if err != nil {
-			s.err = fmt.Errorf("block %s: series %d: %w", s.block.block, s.postings.At(), err)
+			s.err = fmt.Errorf("block %s: series %d: %w", filepath.Base(s.block.dir), s.postings.At(), err)
 			return false
 		}
 		if ok {

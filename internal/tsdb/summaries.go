@@ -277,7 +277,7 @@ func chunksOverlap(metas []blocks.Chunk) bool {
 // The caller holds the lock of the mappings.
 func (f *sideFiles) attach(dir string, m *mapped) {
 	id, err := ulid.ParseStrict(filepath.Base(dir))
-	if err != nil || m.summaries.Load() != nil {
+	if f == nil || err != nil || m.summaries.Load() != nil {
 		return
 	}
 	path := filepath.Join(f.dir, id.String())
@@ -333,8 +333,8 @@ func (s *seriesSummaries) open(set *rawSet) {
 	}
 	s.Damaged = func(err error) { // ends the use of the file by everybody
 		if b.files.summaries.CompareAndSwap(file, nil) {
-			f := b.store.mappings.sides
-			f.discard(filepath.Join(f.dir, filepath.Base(b.block.Dir())), err)
+			f := b.mappings.sides
+			f.discard(filepath.Join(f.dir, filepath.Base(b.dir)), err)
 		}
 	}
 }

@@ -129,26 +129,26 @@ func labelsOf(all map[string]string) (labels.Labels, error) {
 	return labels.FromMap(all), nil
 }
 
-// ExternalLabels returns the external labels of the server's configuration.
-func (c *client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
+// Config returns the external labels of the server's configuration, and whether it reads other servers, too.
+func (c *client) Config(ctx context.Context) (external labels.Labels, readsOthers bool, err error) {
 	var data struct {
 		YAML string `json:"yaml"`
 	}
-	_, err := c.data(ctx, "api/v1/status/config", nil, &data)
-	if err != nil {
-		return labels.EmptyLabels(), err
+	if _, err := c.data(ctx, "api/v1/status/config", nil, &data); err != nil {
+		return labels.EmptyLabels(), false, err
 	}
 	var file struct {
 		Global struct {
 			External map[string]string `yaml:"external_labels"`
 		} `yaml:"global"`
+		RemoteRead []any `yaml:"remote_read"`
 	}
 	// config.Load is not used: it refuses settings of a newer server that this version does
 	// not know.
 	if err := yaml.Unmarshal([]byte(data.YAML), &file); err != nil {
-		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", errBadResponse, err)
+		return labels.EmptyLabels(), false, fmt.Errorf("%w: its configuration: %w", errBadResponse, err)
 	}
-	return labels.FromMap(file.Global.External), nil
+	return labels.FromMap(file.Global.External), len(file.RemoteRead) > 0, nil
 }
 
 // Flags returns the values of the server's command line flags.
@@ -158,40 +158,61 @@ func (c *client) Flags(ctx context.Context) (map[string]string, error) {
 	return flags, err
 }
 
-// lowestTimestamp is the metric whose value is the oldest timestamp. No endpoint of the API returns this timestamp.
-const lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds "
+// extent describes the data of a server. No endpoint of the API returns it, but metrics.
+type extent struct {
+	minMS      int64 // the timestamp of the oldest sample, math.MinInt64 if there are no samples
+	headMinMS  int64 // the timestamp of the oldest sample in the head, math.MaxInt64 if it is empty
+	blockBytes int64 // size of all blocks; -1: unknown
+}
 
-// LowestTimestampMS returns the timestamp of the oldest sample, math.MinInt64 if there
-// are no samples.
-func (c *client) LowestTimestampMS(ctx context.Context) (int64, error) {
+const (
+	lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds"
+	headMinTime     = "prometheus_tsdb_head_min_time"
+	blocksBytes     = "prometheus_tsdb_storage_blocks_bytes"
+)
+
+// Extent returns what the server has. Its error is nil if at least the oldest timestamp is known.
+func (c *client) Extent(ctx context.Context) (extent, error) {
 	resp, err := c.get(ctx, "metrics", nil)
 	if err != nil {
-		return 0, err
+		return extent{}, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("%w: metrics: %s", errUnavailable, resp.Status)
+		return extent{}, fmt.Errorf("%w: metrics: %s", errUnavailable, resp.Status)
 	}
+	values := map[string]float64{}
 	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.bytesMax))
 	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		text, ok := strings.CutPrefix(lines.Text(), lowestTimestamp)
-		if !ok {
+	for len(values) < 3 && lines.Scan() {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if name != lowestTimestamp && name != headMinTime && name != blocksBytes {
 			continue
 		}
-		seconds, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%w: metrics: %w", errBadResponse, err)
+		if values[name], err = strconv.ParseFloat(text, 64); err != nil {
+			return extent{}, fmt.Errorf("%w: metrics: %w", errBadResponse, err)
 		}
-		if seconds*1000 >= math.MaxInt64/2 { // the value of an empty head
-			return math.MinInt64, nil
-		}
-		return int64(seconds * 1000), nil
 	}
 	if err := lines.Err(); err != nil {
-		return 0, fmt.Errorf("%w: metrics: %w", errUnavailable, err)
+		return extent{}, fmt.Errorf("%w: metrics: %w", errUnavailable, err)
 	}
-	return 0, fmt.Errorf("%w: metrics: no metric %s", errBadResponse, strings.TrimSpace(lowestTimestamp))
+	lowest, found := values[lowestTimestamp]
+	if !found {
+		return extent{}, fmt.Errorf("%w: metrics: no metric %s", errBadResponse, lowestTimestamp)
+	}
+	e := extent{math.MinInt64, math.MaxInt64, -1}
+	if lowest*1000 < math.MaxInt64/2 { // else the value of an empty head
+		e.minMS = int64(lowest * 1000)
+	}
+	bytes, found := values[blocksBytes]
+	headMin, both := values[headMinTime]
+	if found && both {
+		e.blockBytes = int64(bytes)
+		if headMin < math.MaxInt64/2 {
+			e.headMinMS = int64(headMin)
+		}
+	}
+	return e, nil
 }
 
 // window returns the parameters of a request about labels. Timestamps are inclusive.

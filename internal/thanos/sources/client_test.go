@@ -70,14 +70,14 @@ func newFake(t *testing.T) (*fake, *client) {
 func TestClient_ReadsResponsesOfPrometheus(t *testing.T) {
 	f, c := newFake(t)
 	ctx := context.Background()
-	if got, err := c.ExternalLabels(ctx); err != nil || got.String() != `{cluster="eü", replica="r1"}` {
+	if got, others, err := c.Config(ctx); err != nil || others || got.String() != `{cluster="eü", replica="r1"}` {
 		t.Errorf("external labels %s, %v", got, err)
 	}
 	if got, err := c.Flags(ctx); err != nil || got["storage.tsdb.min-block-duration"] != "2h" {
 		t.Errorf("flags %v, %v", got, err)
 	}
-	if got, err := c.LowestTimestampMS(ctx); err != nil || got != 1_700_000_000_000 {
-		t.Errorf("lowest time %d, %v", got, err)
+	if got, err := c.Extent(ctx); err != nil || got != (extent{1_700_000_000_000, math.MaxInt64, -1}) {
+		t.Errorf("extent %+v, %v", got, err)
 	}
 	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "a.b", `x"|`)}
 	names, warnings, err := c.LabelNames(ctx, matchers, math.MinInt64, math.MaxInt64, 3)
@@ -113,18 +113,26 @@ func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 			t.Errorf("%d %.40s: %v, want %v", wrong.status, wrong.text, err, wrong.want)
 		}
 	}
-	for text, want := range map[string]error{"x 1\n": errBadResponse, "prometheus_tsdb_lowest_timestamp_seconds soon\n": errBadResponse} {
+	for text, want := range map[string]error{"x 1\n": errBadResponse, "prometheus_tsdb_lowest_timestamp_seconds soon\n": errBadResponse, "prometheus_tsdb_head_min_time 5\n": errBadResponse} {
 		f.status, f.text = 0, text
-		if _, err := c.LowestTimestampMS(ctx); !errors.Is(err, want) {
+		if _, err := c.Extent(ctx); !errors.Is(err, want) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	f.text = "prometheus_tsdb_lowest_timestamp_seconds 9.223372036854776e+15\n"
-	if got, err := c.LowestTimestampMS(ctx); err != nil || got != math.MinInt64 {
-		t.Errorf("an empty head: %d, %v", got, err)
+	if got, err := c.Extent(ctx); err != nil || got != (extent{math.MinInt64, math.MaxInt64, -1}) {
+		t.Errorf("an empty head: %+v, %v", got, err)
+	}
+	f.text = "prometheus_tsdb_head_min_time 1.700000000123e+12\nprometheus_tsdb_lowest_timestamp_seconds 1.6e+9\nprometheus_tsdb_storage_blocks_bytes 1.234567e+06\n"
+	if got, err := c.Extent(ctx); err != nil || got != (extent{1_600_000_000_000, 1_700_000_000_123, 1234567}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	f.text = `{"status":"success","data":{"yaml":"remote_read: [{url: 'http://x'}]\n"}}`
+	if _, others, err := c.Config(ctx); err != nil || !others {
+		t.Error(others, err)
 	}
 	f.text = `{"status":"success","data":{"yaml":"global: [\n"}}`
-	if _, err := c.ExternalLabels(ctx); !errors.Is(err, errBadResponse) {
+	if _, _, err := c.Config(ctx); !errors.Is(err, errBadResponse) {
 		t.Error(err)
 	}
 	f.Close()

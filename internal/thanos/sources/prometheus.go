@@ -1,7 +1,7 @@
 // Package sources has the StoreAPIs of a server's own data.
 //
-// Local reads the TSDB and the rules of this process. Prometheus reads samples of a Prometheus by remote read, and
-// labels, exemplars, rules, targets and the configuration by its HTTP API. Nothing is cached here.
+// Local reads the TSDB and the rules of this process. Prometheus reads samples of a Prometheus from its blocks or by
+// remote read, and labels, exemplars, rules, targets and the configuration by its HTTP API. Nothing is cached here.
 package sources
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -38,6 +39,8 @@ type PrometheusOptions struct {
 	SelectionsMax int          // maximum of concurrent remote reads of one Series request; 0: 3
 	ReadsMax      int          // maximum of concurrent remote reads of all requests, at least SelectionsMax; 0: 8
 	SortBytesMax  int          // memory to sort the series of one request
+	// Blocks are the blocks in Prometheus' directory, which are read instead of Prometheus; nil: none.
+	Blocks *tsdb.ServedBlocks
 }
 
 func (o PrometheusOptions) withDefaults() PrometheusOptions {
@@ -59,6 +62,7 @@ func (o PrometheusOptions) withDefaults() PrometheusOptions {
 type Prometheus struct {
 	api     *client
 	read    *remoteread.Client
+	blocks  *tsdb.ServedBlocks // nil: none
 	minTime func() int64
 	up      *metrics.Gauge
 	changed chan struct{} // see Changed
@@ -86,6 +90,7 @@ func NewPrometheus(o PrometheusOptions, reg *telemetry.Registry) *Prometheus {
 		api: newClient(o.URL, o.HTTP),
 		read: remoteread.NewClient(remoteread.ClientOptions{URL: o.URL.JoinPath("api/v1/read").String(), HTTP: o.HTTP,
 			HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
+		blocks:  o.Blocks,
 		minTime: o.MinTimeMS,
 		changed: make(chan struct{}, 1),
 
@@ -106,10 +111,17 @@ func (s *Prometheus) Changed() <-chan struct{} { return s.changed }
 // Refresh reads the external labels and the lowest timestamp of Prometheus. After an error Info fails until a later
 // Refresh succeeds. The error is ErrUnsupported if Prometheus has never had external labels.
 func (s *Prometheus) Refresh(ctx context.Context) error {
-	external, err := s.api.ExternalLabels(ctx)
-	var mint int64
+	external, readsOthers, err := s.api.Config(ctx)
+	var has extent
 	if err == nil {
-		mint, err = s.api.LowestTimestampMS(ctx)
+		has, err = s.api.Extent(ctx)
+	}
+	if s.blocks != nil {
+		unfit := err
+		if readsOthers {
+			unfit = errors.New("Prometheus has remote_read")
+		}
+		s.blocks.Confirm(has.blockBytes, has.headMinMS, unfit)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +133,7 @@ func (s *Prometheus) Refresh(ctx context.Context) error {
 	case external.IsEmpty():
 		err = errors.New("external labels were removed from the configuration of Prometheus")
 	default:
-		s.external, s.mint = external, mint
+		s.external, s.mint = external, has.minMS
 	}
 	s.err = err
 	s.up.Set(0)

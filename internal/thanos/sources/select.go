@@ -35,8 +35,24 @@ func (s *Prometheus) RawQuerier(_ context.Context, mint, maxt int64) (series.Que
 	if maxt < mint {
 		return emptyQuerier{}, nil
 	}
+	remote := s.remote(mint, maxt)
+	if s.blocks == nil {
+		return remote, nil
+	}
+	blocks, untilMS, err := s.blocks.Querier(mint, maxt)
+	if err != nil {
+		return remote, nil // Prometheus has the samples, or returns an error
+	}
+	q := &withBlocks{blocks: blocks, whole: remote}
+	if maxt >= untilMS {
+		q.head = s.remote(max(mint, untilMS), maxt)
+	}
+	return q, nil
+}
+
+func (s *Prometheus) remote(mint, maxt int64) *querier {
 	return &querier{reads: s.reads, WithoutQuerier: s.read.WithoutQuerier(mint, maxt), Prometheus: s,
-		external: s.ExternalLabels(), mint: mint, maxt: maxt}, nil
+		external: s.ExternalLabels(), mint: mint, maxt: maxt}
 }
 
 // emptyQuerier is the querier of a time range that is not served. It returns no series.
@@ -57,6 +73,75 @@ func (emptyQuerier) Capabilities() series.Capabilities { return series.Capabilit
 
 // Close implements series.Querier.
 func (emptyQuerier) Close() error { return nil }
+
+// withBlocks selects samples from blocks, and later ones by remote read.
+type withBlocks struct {
+	blocks series.Querier
+	head   *querier // of later samples; nil: none are requested
+	whole  *querier // of the whole range
+	listed bool     // remote is valid
+	remote bool     // everything is read through whole
+}
+
+// LabelNames implements series.Querier. If series have labels with the names of external labels, remote read selects
+// everything: series without these labels, or in another order, cannot be merged with those of blocks.
+func (q *withBlocks) LabelNames(ctx context.Context, opts series.SelectOptions,
+	matchers ...*labels.Matcher) ([]string, error) {
+	names, err := q.blocks.LabelNames(ctx, opts, matchers...)
+	if err != nil {
+		return nil, err
+	}
+	q.listed, q.remote = true, false
+	for _, name := range names {
+		if q.whole.external.Has(name) {
+			own := append(slices.Clone(matchers), labels.MustNewMatcher(labels.MatchNotEqual, name, ""))
+			set := q.blocks.Select(ctx, series.SelectOptions{LabelsOnly: true}, own...)
+			q.remote = q.remote || set.Next() || set.Err() != nil
+		}
+	}
+	names = slices.DeleteFunc(names, q.whole.external.Has)
+	if q.head != nil && !q.remote {
+		more, err := q.head.LabelNames(ctx, opts, matchers...)
+		if err != nil {
+			return nil, err
+		}
+		q.remote = len(q.head.keptLabels) > 0
+		names = append(names, more...)
+		slices.Sort(names)
+	}
+	if q.remote {
+		return q.whole.LabelNames(ctx, opts, matchers...)
+	}
+	return slices.Compact(names), nil
+}
+
+// Select implements series.Querier.
+func (q *withBlocks) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	if !q.listed {
+		if _, err := q.LabelNames(ctx, opts, matchers...); err != nil {
+			return series.Failed(err)
+		}
+	}
+	switch {
+	case q.remote:
+		return q.whole.Select(ctx, opts, matchers...)
+	case q.head == nil:
+		return q.blocks.Select(ctx, opts, matchers...)
+	}
+	return series.Merge(q.blocks.Select(ctx, opts, matchers...), q.head.Select(ctx, opts, matchers...))
+}
+
+// Capabilities implements series.Querier.
+func (*withBlocks) Capabilities() series.Capabilities { return series.Capabilities{} }
+
+// Close implements series.Querier.
+func (q *withBlocks) Close() error {
+	err := errors.Join(q.blocks.Close(), q.whole.Close())
+	if q.head != nil {
+		err = errors.Join(err, q.head.Close())
+	}
+	return err
+}
 
 // querier selects series by remote read and removes the external labels that Prometheus adds.
 // The StoreAPI server then adds the external labels that the request does not exclude (a

@@ -228,7 +228,7 @@ func TestPeerPrometheus_ResponsesFromBlocksEqualThoseByRemoteRead(t *testing.T) 
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		p.write(p.begin, p.begin+90*60_000)
+		p.write(p.begin, p.begin+60*60_000)
 	}()
 	eventually(t, 60*time.Second, "samples", func() bool { return p.last.Load() > p.begin+5*60_000 })
 	for running := true; running; {
@@ -240,30 +240,26 @@ func TestPeerPrometheus_ResponsesFromBlocksEqualThoseByRemoteRead(t *testing.T) 
 		}
 	}
 	p.readsBlocks()
-	p.compareRandom("after samples were written", rng, 100)
+	p.compareRandom("after samples were written", rng, 50)
 
 	at := func(ms int64) string { return fmt.Sprint(float64(p.begin+ms) / 1000) }
 	p.admin("delete_series", url.Values{"match[]": {`some{i=~"1|2"}`}, "start": {at(600_000)}, "end": {at(1_900_000)}})
 	p.admin("delete_series", url.Values{"match[]": {`some{i="4"}`}})
-	p.compareRandom("after a deletion", rng, 100)
+	p.compareRandom("after a deletion", rng, 30)
 	p.readsBlocks()
-	p.compareRandom("of blocks with deleted samples", rng, 100)
+	p.compareRandom("of blocks with deleted samples", rng, 30)
 	p.admin("clean_tombstones", nil)
-	p.compareRandom("after a rewrite of blocks", rng, 60)
+	p.compareRandom("after a rewrite of blocks", rng, 30)
 
 	writeFile(t, p.config, fmt.Sprintf(blocksConfig, "30m"))
 	p.prom.mustReload()
 	p.readsBlocks()
 	late := v1Series(p.last.Load()-20*60_000-1, 42, "__name__", "some", "i", "0")
 	p.prom.writeAll([][]byte{encoded(t, v1(late))})
-	p.compare("a late sample", storeapi.SeriesRequest{MinMS: p.begin, MaxMS: p.last.Load(), Matchers: late1()})
-	p.compareRandom("with late samples", rng, 60)
+	p.compare("a late sample", storeapi.SeriesRequest{MinMS: p.begin, MaxMS: p.last.Load(), Matchers: []*labels.Matcher{equalMatcher("__name__", "some"), equalMatcher("i", "0")}})
+	p.compareRandom("with late samples", rng, 30)
 	p.write(p.last.Load()+5000, p.last.Load()+20*60_000)
-	p.compareRandom("with late samples in blocks", rng, 60)
-}
-
-func late1() []*labels.Matcher {
-	return []*labels.Matcher{equalMatcher("__name__", "some"), equalMatcher("i", "0")}
+	p.compareRandom("with late samples in blocks", rng, 30)
 }
 
 // A sidecar with the directory of another Prometheus, with blocks that are damaged, or without a directory reads

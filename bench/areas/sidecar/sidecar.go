@@ -1,7 +1,8 @@
-// Package sidecar measures the cost of a StoreAPI over Prometheus' remote read: goals sidecar/*.
+// Package sidecar measures the cost of a StoreAPI over Prometheus: goals sidecar/*.
 //
-// One Prometheus serves the blocks. Thanos' and ferula's sidecars run as processes with the same flags. One client requests
-// the same series from them in turn and drains the messages. Before the measurement both responses are compared: labels,
+// One Prometheus serves the blocks. Thanos' and ferula's sidecars run as processes with the same flags, and ferula's
+// also without the directory of Prometheus, so that it reads blocks by remote read. One client requests
+// the same series from them in turn and drains the messages. Before the measurement the responses are compared: labels,
 // order, chunks. The cost of Prometheus itself is not counted. The same is done with samples in the head of Prometheus, where
 // the samples in the requested range are compared.
 package sidecar
@@ -23,13 +24,14 @@ import (
 
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
-	Name: "sidecar", About: "StoreAPI over Prometheus' remote read: sidecars of Thanos and ferula, as processes",
-	Sides: []string{"Thanos", "ferula"}, Run: run,
+	Name: "sidecar", About: "StoreAPI over Prometheus: sidecars of Thanos and ferula, as processes",
+	Sides: []string{"Thanos", byRemoteRead, "ferula"}, Run: run,
 }
 
 const (
-	hourMS  = 3600_000
-	repeats = 3 // consecutive requests for one reading
+	hourMS       = 3600_000
+	byRemoteRead = "ferula by remote read" // its directory is not that of Prometheus
+	repeats      = 3                       // consecutive requests for one reading
 )
 
 func spec() blocks.Spec { return area.Floats(8) }
@@ -92,6 +94,7 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 	if b.sides, err = b.Pair(ctx, peer.Thanos); err != nil {
 		return err
 	}
+	b.sides = slices.Insert(b.sides, 1, b.Side(byRemoteRead, b.sides[1].Program, "remote-read"))
 	err = b.With(ctx, b.TSDB(ctx, area.TSDB{Data: spec(), Config: area.Replica}), func() error {
 		return b.measure(ctx, []request{plain(), withoutName(), labelsOnly(), plain2h()}, plain(), withoutName())
 	}, b.prometheus)
@@ -115,7 +118,11 @@ func run(ctx context.Context, of *area.Bench) (err error) {
 // measure compares the responses of both sidecars and takes the readings of all requests, and those of memory of some.
 func (b *bench) measure(ctx context.Context, requests []request, memory ...request) error {
 	launch := area.AtGRPC(func(s *area.Side) proc.Spec { // both programs take the same flags
-		return s.Program.Sidecar(s.Log(), s.GRPC, b.prometheus.URL(), b.prometheus.TSDBDir())
+		data := b.prometheus.TSDBDir()
+		if s.Name == byRemoteRead {
+			data = s.TSDBDir()
+		}
+		return s.Program.Sidecar(s.Log(), s.GRPC, b.prometheus.URL(), data)
 	})
 	err := b.With(ctx, launch, func() error {
 		return stores.With(stores.LikeThanos, func(clients []*stores.Client) error {
@@ -132,7 +139,7 @@ func (b *bench) measure(ctx context.Context, requests []request, memory ...reque
 				}
 				return nil
 			})
-		}, b.sides[0].GRPC, b.sides[1].GRPC)
+		}, b.sides[0].GRPC, b.sides[1].GRPC, b.sides[2].GRPC)
 	}, b.sides...)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ import (
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "stack", About: "sidecar, store gateway, querier and query frontend of Thanos and ferula, together and mixed, as processes",
-	Sides: []string{allThanos, ownEngine, "ferula sidecar", "ferula query", "ferula frontend", allFerula}, Run: run,
+	Sides: []string{allThanos, ownEngine, "ferula sidecar", "ferula query", "ferula frontend", remoteRead, allFerula}, Run: run,
 }
 
 const (
@@ -133,6 +133,8 @@ const (
 	allThanos = "Thanos"
 	ownEngine = "Thanos' engine"
 	allFerula = "ferula"
+	// the sidecar's directory is not that of Prometheus
+	remoteRead = "ferula by remote read"
 
 	withStore = "with a store: "
 	overlap   = "store and sidecar with the same blocks: "
@@ -151,6 +153,7 @@ func layouts(bucket string) []layout {
 		&stack{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
 		&stack{name: "ferula query", ferula: [parts]bool{querier: true}},
 		&stack{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
+		&stack{name: remoteRead, ferula: everyPart},
 	)},
 		{prefix: withStore, data: spec(), queries: ofFloats(), bucket: bucket, remote: 2, gone: 2, stacks: programs()},
 		{prefix: overlap, data: spec(), queries: ofOverlap(), bucket: bucket, remote: 3, stacks: programs()},
@@ -311,7 +314,11 @@ func (b *bench) start(ctx context.Context, l layout, s *stack) error {
 				return of.Program.Store(side.Log(), address, l.bucket, side.TSDBDir()), err
 			case sidecar:
 				endpoints = append(endpoints, address)
-				return of.Program.Sidecar(side.Log(), address, b.prometheus.URL(), b.prometheus.TSDBDir()), err
+				data := b.prometheus.TSDBDir()
+				if s.name == remoteRead {
+					data = side.TSDBDir()
+				}
+				return of.Program.Sidecar(side.Log(), address, b.prometheus.URL(), data), err
 			case querier:
 				return of.Program.Query(side.Log(), address, endpoints, append(s.query, "--query.replica-label=replica")...), err
 			}

@@ -64,7 +64,7 @@ func (d *ServedBlocks) Confirm(bytes, headMS int64, unfit error) {
 	d.blocks, d.untilMS = blocks, min(headMS, endMS)
 	reason := ""
 	if err != nil {
-		reason = err.Error()
+		d.blocks, d.untilMS, reason = nil, math.MinInt64, err.Error()
 	}
 	if reason != d.logged {
 		d.logged = reason
@@ -117,7 +117,7 @@ func (d *ServedBlocks) list(bytes int64) (blocks []tsdb.BlockMeta, err error) {
 			return nil, fmt.Errorf("block %s: %w", b.ULID, err)
 		}
 	}
-	return blocks, nil
+	return blocks, d.unchanged(blocks)
 }
 
 // blockBytes returns the size of the files that Prometheus counts. Without one of them, the size is another.

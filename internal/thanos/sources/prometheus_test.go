@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -43,14 +45,21 @@ type server struct {
 
 	mu       sync.Mutex
 	external labels.Labels
-	status   int // of every response; 0: those of the API
-	reads    int // requests to the remote read endpoint
+	status   int  // of every response; 0: those of the API
+	far      bool // the server has a remote_read
+	reads    int  // requests to the remote read endpoint
 }
 
 func newServer(t *testing.T, external labels.Labels) *server {
 	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	store, err := tsdb.New(tsdb.Options{Dir: t.TempDir()}, quiet, prometheus.NewRegistry(), metrics.NewSet())
+	return newServerOn(t, t.TempDir(), external)
+}
+
+// newServerOn returns a server with the blocks of a directory.
+func newServerOn(t *testing.T, dir string, external labels.Labels) *server {
+	t.Helper()
+	quiet, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	store, err := tsdb.New(tsdb.Options{Dir: dir, Retention: -1}, quiet, reg, metrics.NewSet())
 	if err == nil {
 		err = store.Open()
 	}
@@ -63,12 +72,18 @@ func newServer(t *testing.T, external labels.Labels) *server {
 		Queryable: store, Exemplars: store, Parser: parser.NewParser(parser.Options{}), Logger: quiet,
 		RemoteRead: remoteread.NewServer(remoteread.Options{ExternalLabels: s.externalLabels}, store, quiet, metrics.NewSet()),
 		Config: func() config.Config {
-			return config.Config{GlobalConfig: config.GlobalConfig{ExternalLabels: s.externalLabels()}}
+			return config.Config{GlobalConfig: config.GlobalConfig{ExternalLabels: s.externalLabels()}, RemoteReadConfigs: s.readsFrom()}
 		},
 		Ready: func(h http.Handler) http.Handler { return h },
 	}).Register(mux, "/api/v1")
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "# TYPE prometheus_tsdb_lowest_timestamp_seconds gauge\nprometheus_tsdb_lowest_timestamp_seconds %d\n", startMS/1000)
+		families, _ := reg.Gather()
+		for _, f := range families {
+			if f.GetType() == dto.MetricType_GAUGE && len(f.GetMetric()) == 1 && len(f.GetMetric()[0].GetLabel()) == 0 {
+				fmt.Fprintf(w, "%s %g\n", f.GetName(), f.GetMetric()[0].GetGauge().GetValue())
+			}
+		}
 	})
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -91,6 +106,15 @@ func (s *server) externalLabels() labels.Labels {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.external
+}
+
+func (s *server) readsFrom() []*config.RemoteReadConfig {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.far {
+		return nil
+	}
+	return []*config.RemoteReadConfig{{URL: &commonconfig.URL{URL: &url.URL{Scheme: "http", Host: "far"}}}}
 }
 
 // set changes the external labels and the status of all responses.

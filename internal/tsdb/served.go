@@ -28,8 +28,9 @@ var ErrNotServed = errors.New("the blocks in the directory are not what the serv
 // ServedBlocks reads the blocks of a database that another process serves, and writes nothing in its directory. It
 // returns exactly the samples that the server has, or ErrNotServed.
 //
-// Blocks are read only while the directory has the same blocks as at the last call of Confirm, which compares them with
-// what the server says that it has. The server may compact and delete blocks at any time. It is safe for concurrent use.
+// Blocks are read only while the directory has the same blocks as at the last call of Confirm, which compares them
+// with what the server says that it has. The server may compact and delete blocks at any time. It is safe for
+// concurrent use.
 type ServedBlocks struct {
 	dir      string
 	logger   *slog.Logger

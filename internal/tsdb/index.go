@@ -147,17 +147,7 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 
 func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []blocks.Chunk) (_ []blocks.Chunk, skipped int, err error) {
 	list := blocks.NewChunks(*r)
-	for list.Next() {
-		c := list.At()
-		if c.MinMS > maxt {
-			break
-		}
-		if c.MaxMS >= mint {
-			metas = append(metas, c)
-		} else if len(metas) == 0 {
-			skipped++
-		}
-	}
+	metas, skipped = list.AppendWithin(metas, mint, maxt)
 	if err := list.Err(); err != nil {
 		return metas, skipped, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}

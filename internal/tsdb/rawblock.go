@@ -122,6 +122,7 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	}
 	s.sums.Begin(ref, len(deleted) > 0) // one with deleted samples has no summaries
 	s.sums.data = s.sums.data[:0]
+	s.sums.touch(b.files.segments, s.metas)
 	for i := 0; i < len(s.metas); i++ {
 		if i += s.sums.AddMany(s.metas[i:], s.skipped+i); i == len(s.metas) || s.sums.Add(s.metas[i], s.skipped+i) {
 			continue

@@ -51,7 +51,8 @@ func (r *Varints) Three() (a, b, c uint64) {
 		if third := second & (second - 1); third != 0 {
 			i, j, k := bits.TrailingZeros64(first), bits.TrailingZeros64(second), bits.TrailingZeros64(third)
 			r.Src = r.Src[k/8+1:]
-			return JoinVarint(w & (1<<i - 1)), JoinVarint(w >> (i + 1) & (1<<(j-i-1) - 1)), JoinVarint(w >> (j + 1) & (1<<(k-j-1) - 1))
+			return JoinVarint(w & (1<<i - 1)), JoinVarint(w >> (i + 1) & (1<<(j-i-1) - 1)),
+				JoinVarint(w >> (j + 1) & (1<<(k-j-1) - 1))
 		}
 	}
 	return r.Uvarint(), r.Uvarint(), r.Uvarint()
@@ -140,8 +141,8 @@ func (c *Chunks) Next() bool {
 	return true
 }
 
-// AppendWithin appends the rest of the chunks, those that overlap mint to maxt, and returns how many are before them. It
-// takes a third of the time of Next where chunks have the length of the chunk before and its distance.
+// AppendWithin appends the rest of the chunks, those that overlap mint to maxt, and returns how many are before them.
+// It takes a third of the time of Next where chunks have the length of the chunk before and its distance.
 func (c *Chunks) AppendWithin(dst []Chunk, mint, maxt int64) (_ []Chunk, earlier int) {
 	src, m, i := c.r.Src, c.meta, c.i // in registers: the next chunk begins where this one ends
 	var known, before, length uint64  // the bytes of two numbers of the last chunk, and the numbers

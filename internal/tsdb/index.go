@@ -184,8 +184,8 @@ func (s segments) chunk(ref uint64) (encoding byte, data []byte, err error) {
 	return checked[0], checked[1:], nil
 }
 
-// touch reads a byte of each chunk. The processor waits for the memory of many chunks at once, not for each chunk when it
-// is read. The result has no meaning.
+// touch reads a byte at each reference. The processor waits for the memory of many chunks at once, not for each chunk
+// when it is read. The result has no meaning.
 func (s segments) touch(refs []uint64) (sum byte) {
 	for _, ref := range refs {
 		if file, at := chunks.BlockChunkRef(ref).Unpack(); file < len(s) && at < len(s[file]) {

@@ -46,21 +46,23 @@ func (r *Varints) Uvarint() uint64 {
 func (r *Varints) Three() (a, b, c uint64) {
 	if len(r.Src) >= 8 {
 		w := binary.LittleEndian.Uint64(r.Src)
-		ends := ^w & 0x8080808080808080 // the highest bit of the last byte of each number
-		i := bits.TrailingZeros64(ends)
-		ends &= ends - 1
-		j := bits.TrailingZeros64(ends)
-		if ends &= ends - 1; ends != 0 {
-			k := bits.TrailingZeros64(ends)
+		first := VarintEnds(w)
+		second := first & (first - 1)
+		if third := second & (second - 1); third != 0 {
+			i, j, k := bits.TrailingZeros64(first), bits.TrailingZeros64(second), bits.TrailingZeros64(third)
 			r.Src = r.Src[k/8+1:]
-			return joined(w & (1<<i - 1)), joined(w >> (i + 1) & (1<<(j-i-1) - 1)), joined(w >> (j + 1) & (1<<(k-j-1) - 1))
+			return JoinVarint(w & (1<<i - 1)), JoinVarint(w >> (i + 1) & (1<<(j-i-1) - 1)),
+				JoinVarint(w >> (j + 1) & (1<<(k-j-1) - 1))
 		}
 	}
 	return r.Uvarint(), r.Uvarint(), r.Uvarint()
 }
 
-// joined joins the lower seven bits of each byte.
-func joined(w uint64) uint64 {
+// VarintEnds returns the highest bits of those bytes of w with which a varint ends.
+func VarintEnds(w uint64) uint64 { return ^w & 0x8080808080808080 }
+
+// JoinVarint returns the number whose varint has these bytes, the first one lowest.
+func JoinVarint(w uint64) uint64 {
 	w = w&0x007f007f007f007f | w>>1&0x3f803f803f803f80
 	w = w&0x00003fff00003fff | w>>2&0x0fffc0000fffc000
 	return w&0x0fffffff | w>>4&0x00fffffff0000000
@@ -137,6 +139,46 @@ func (c *Chunks) Next() bool {
 	}
 	c.i++
 	return true
+}
+
+// AppendWithin appends the rest of the chunks, those that overlap mint to maxt, and returns how many are before them.
+// It takes a third of the time of Next where chunks have the length of the chunk before and its distance.
+func (c *Chunks) AppendWithin(dst []Chunk, mint, maxt int64) (_ []Chunk, earlier int) {
+	src, m, i := c.r.Src, c.meta, c.i // in registers: the next chunk begins where this one ends
+	var known, before, length uint64  // the bytes of two numbers of the last chunk, and the numbers
+	for c.err == nil && i < c.count {
+		var w, second, third uint64
+		if i > 0 && len(src) >= 8 {
+			w = binary.LittleEndian.Uint64(src)
+			second = VarintEnds(w) & (VarintEnds(w) - 1)
+			third = second & (second - 1)
+		}
+		if third != 0 {
+			j, k := bits.TrailingZeros64(second), bits.TrailingZeros64(third)
+			if two := w & (1<<j - 1); two != known {
+				end := bits.TrailingZeros64(VarintEnds(w))
+				known, before, length = two, JoinVarint(two&(1<<end-1)), JoinVarint(two>>(end+1))
+			}
+			m.MinMS = m.MaxMS + int64(before)
+			m.MaxMS, m.Ref = m.MinMS+int64(length), m.Ref+uint64(Signed(JoinVarint(w>>(j+1)&(1<<(k-j-1)-1))))
+			src, i = src[k/8+1:], i+1
+		} else {
+			if c.r.Src, c.meta, c.i = src, m, i; !c.Next() {
+				break
+			}
+			src, m, i = c.r.Src, c.meta, c.i
+		}
+		if m.MinMS > maxt {
+			break
+		}
+		if m.MaxMS >= mint {
+			dst = append(dst, m)
+		} else if len(dst) == 0 {
+			earlier++
+		}
+	}
+	c.i = c.count
+	return dst, earlier
 }
 
 // At returns the current chunk.

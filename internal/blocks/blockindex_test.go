@@ -4,7 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -62,7 +66,9 @@ func (b slice) Len() int                           { return len(b) }
 func (b slice) Range(start, end int) []byte        { return b[start:end] }
 func (b slice) Sub(start, end int) index.ByteSlice { return b[start:end] }
 
-func decode(body []byte) (names []uint64, all []Chunk, err error) {
+// decode also checks that AppendWithin appends the chunks of Next.
+func decode(t testing.TB, body []byte) (names []uint64, all []Chunk, err error) {
+	t.Helper()
 	r := Varints{Src: body}
 	for range r.LabelCount() {
 		name, value := r.Label()
@@ -72,7 +78,59 @@ func decode(body []byte) (names []uint64, all []Chunk, err error) {
 	for c.Next() {
 		all = append(all, c.At())
 	}
+	for i := range all {
+		for _, within := range [][2]int64{{math.MinInt64, math.MaxInt64}, {all[i].MinMS, all[i].MaxMS}, {all[i].MaxMS + 1, all[len(all)-1].MinMS}} {
+			checkWithin(t, NewChunks(r), all, within[0], within[1], c.Err())
+		}
+	}
 	return names, all, c.Err()
+}
+
+func checkWithin(t testing.TB, c Chunks, all []Chunk, mint, maxt int64, end error) {
+	t.Helper()
+	var want []Chunk
+	earlier, cut := 0, false
+	for _, one := range all {
+		if cut = one.MinMS > maxt; cut {
+			break
+		}
+		if one.MaxMS >= mint {
+			want = append(want, one)
+		} else if len(want) == 0 {
+			earlier++
+		}
+	}
+	got, skipped := c.AppendWithin(nil, mint, maxt)
+	if skipped != earlier || !slices.Equal(got, want) {
+		t.Fatalf("from %d to %d: %d chunks after %d, not %d after %d", mint, maxt, len(got), skipped, len(want), earlier)
+	}
+	if !cut && fmt.Sprint(c.Err()) != fmt.Sprint(end) {
+		t.Fatalf("from %d to %d: error %v, not %v", mint, maxt, c.Err(), end)
+	}
+}
+
+func TestChunks_ManyAreReadAtOnce(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 10 {
+		var want []chunks.Meta
+		at, ref, length := rng.Int64N(1<<41), chunks.ChunkRef(8), int64(1_785_000)
+		for range 1 + rng.IntN(200) {
+			if rng.IntN(8) == 0 {
+				length = rng.Int64N(1 << rng.IntN(40))
+			}
+			want = append(want, chunks.Meta{Ref: ref, MinTime: at, MaxTime: at + length})
+			at, ref = at+length+15_000, ref+chunks.ChunkRef(rng.Int64N(1<<rng.IntN(36)))
+		}
+		_, all, err := decode(t, written(t, nil, want)[1])
+		if err != nil || len(all) != len(want) {
+			t.Fatalf("%d chunks, not %d: %v", len(all), len(want), err)
+		}
+		for i, m := range want {
+			if all[i] != (Chunk{m.MinTime, m.MaxTime, uint64(m.Ref)}) {
+				t.Fatalf("chunk %d is %+v, not %+v", i, all[i], m)
+			}
+		}
+	}
 }
 
 func TestEntriesAreDecodedAsPrometheusWroteThem(t *testing.T) {
@@ -80,7 +138,7 @@ func TestEntriesAreDecodedAsPrometheusWroteThem(t *testing.T) {
 		{Ref: 8, MinTime: -50, MaxTime: 10}, {Ref: 1 << 32, MinTime: 11, MaxTime: 11}, {Ref: 1<<32 + 9, MinTime: 300, MaxTime: 1 << 50},
 	}
 	bodies := written(t, nil, want)
-	names, all, err := decode(bodies[1])
+	names, all, err := decode(t, bodies[1])
 	if err != nil || len(names) != 2 || names[0] != 1 || names[1] != 2 || len(all) != len(want) {
 		t.Fatalf("labels %v, chunks %v, error %v", names, all, err)
 	}
@@ -89,7 +147,7 @@ func TestEntriesAreDecodedAsPrometheusWroteThem(t *testing.T) {
 			t.Errorf("chunk %d is %+v, want %+v", i, got, m)
 		}
 	}
-	if _, all, err := decode(bodies[0]); err != nil || len(all) != 0 {
+	if _, all, err := decode(t, bodies[0]); err != nil || len(all) != 0 {
 		t.Errorf("an entry without chunks has %v, error %v", all, err)
 	}
 	skipped := Varints{Src: bodies[1]}
@@ -149,7 +207,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, all, err := decode(body)
+		_, all, err := decode(t, body)
 		if len(all) > len(body) {
 			t.Fatalf("%d chunks of %d bytes", len(all), len(body))
 		}

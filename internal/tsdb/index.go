@@ -147,17 +147,7 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 
 func chunkMetas(r *blocks.Varints, mint, maxt int64, metas []blocks.Chunk) (_ []blocks.Chunk, skipped int, err error) {
 	list := blocks.NewChunks(*r)
-	for list.Next() {
-		c := list.At()
-		if c.MinMS > maxt {
-			break
-		}
-		if c.MaxMS >= mint {
-			metas = append(metas, c)
-		} else if len(metas) == 0 {
-			skipped++
-		}
-	}
+	metas, skipped = list.AppendWithin(metas, mint, maxt)
 	if err := list.Err(); err != nil {
 		return metas, skipped, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
@@ -192,4 +182,15 @@ func (s segments) chunk(ref uint64) (encoding byte, data []byte, err error) {
 		return 0, nil, fmt.Errorf("%w: checksum of the chunk", ErrCorrupt)
 	}
 	return checked[0], checked[1:], nil
+}
+
+// touch reads a byte at each reference. The processor waits for the memory of many chunks at once, not for each chunk
+// when it is read. The result has no meaning.
+func (s segments) touch(refs []uint64) (sum byte) {
+	for _, ref := range refs {
+		if file, at := chunks.BlockChunkRef(ref).Unpack(); file < len(s) && at < len(s[file]) {
+			sum += s[file][at]
+		}
+	}
+	return sum
 }

@@ -132,12 +132,13 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	}
 	s.sums.Begin(ref, len(deleted) > 0) // one with deleted samples has no summaries
 	s.sums.data = s.sums.data[:0]
-	for i, meta := range s.metas {
-		if s.sums.Add(meta, s.skipped+i) {
+	s.sums.touch(b.files.segments, s.metas)
+	for i := 0; i < len(s.metas); i++ {
+		if i += s.sums.AddMany(s.metas[i:], s.skipped+i); i == len(s.metas) || s.sums.Add(s.metas[i], s.skipped+i) {
 			continue
 		}
-		if err := s.chunk(meta); err != nil {
-			return false, fmt.Errorf("chunk %d: %w", meta.Ref, err)
+		if err := s.chunk(s.metas[i]); err != nil {
+			return false, fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
 		}
 	}
 	s.sums.Flush()

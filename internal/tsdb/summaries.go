@@ -311,6 +311,9 @@ func (f *sideFiles) discard(path string, err error) {
 type seriesSummaries struct {
 	summaries.Picker
 	data []byte // of the chunks that were appended
+
+	edges   []uint64 // what touch touched
+	touched byte
 }
 
 // open begins a set. It uses no summaries if the block has none, or none are wanted.
@@ -337,4 +340,27 @@ func (s *seriesSummaries) open(set *rawSet) {
 			f.discard(filepath.Join(f.dir, filepath.Base(b.dir)), err)
 		}
 	}
+}
+
+const (
+	touchBytes     = 512
+	cacheLineBytes = 64
+)
+
+// touch touches the chunks of a series that must be split, up to the next chunk but at most touchBytes of each.
+func (s *seriesSummaries) touch(segments segments, metas []blocks.Chunk) {
+	if s.Cursor == nil || !s.Opts.Joined() {
+		return
+	}
+	s.edges = s.edges[:0]
+	untilMS := s.Opts.Until(metas[0].MinMS)
+	for i := 0; i < len(metas)-1; i++ {
+		if c := &metas[i]; c.MaxMS > untilMS {
+			untilMS = s.Opts.Until(c.MaxMS)
+			for ref := c.Ref; ref < min(metas[i+1].Ref, c.Ref+touchBytes); ref += cacheLineBytes {
+				s.edges = append(s.edges, ref)
+			}
+		}
+	}
+	s.touched += segments.touch(s.edges)
 }

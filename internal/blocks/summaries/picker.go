@@ -49,6 +49,21 @@ func (p *Picker) Begin(ref uint64, none bool) {
 	}
 }
 
+// AddMany takes the first n of the next chunks, of which the first one is number i, for which it is fast. Add takes the
+// others.
+func (p *Picker) AddMany(chunks []blocks.Chunk, i int) (n int) {
+	if p.state != found || p.read != i {
+		return 0
+	}
+	for n < len(chunks) && chunks[n].MaxMS <= p.untilMS {
+		n++
+	}
+	if n = p.series.Extend(&p.current, n); n > 0 {
+		p.read, p.maxMS = p.read+n, chunks[n-1].MaxMS
+	}
+	return n
+}
+
 // Add takes the next chunk, number i of the series in the index. If it returns false, the chunk must be read.
 func (p *Picker) Add(c blocks.Chunk, i int) bool {
 	if p.state == absent && p.current.Count == 0 {

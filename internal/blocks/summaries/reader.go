@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"sort"
 
 	"github.com/ferula-io/ferula/internal/blocks"
@@ -154,6 +155,35 @@ func (s *Series) Next() bool {
 		return false
 	}
 	return true
+}
+
+// Extend adds the next summaries to sum, which ends with the current one: at most n, and only of integers of which none
+// is less than the one before. It returns how many; the rest is for Next, before which At is not valid.
+func (s *Series) Extend(sum *series.Summary, n int) (added int) {
+	b := &s.before
+	if b.count == 0 || b.last != sum.Last || b.last != float64(b.integer) {
+		return 0
+	}
+	src, integer, changes, count := s.r.Src, b.integer, b.changes, b.count // in registers: see blocks.AppendWithin
+	n = min(n, (math.MaxInt32-sum.Count)/count)
+	for ; added < n && len(src) > 8; added++ {
+		flags, w, now, size := src[0], binary.LittleEndian.Uint64(src[1:]), changes, 0
+		if flags&newChanges != 0 {
+			now, w, size = int(w&0xff), w>>8, 8
+		}
+		first := blocks.VarintEnds(w)
+		second := first & (first - 1)
+		i, j := bits.TrailingZeros64(first), bits.TrailingZeros64(second)
+		if flags|newChanges != present|newChanges || now >= min(count, 0x80) || j+size >= 64 || (w|w>>(i+1))&1 != 0 {
+			break
+		}
+		integer += int64(blocks.JoinVarint(w&(1<<i-1))>>1 + blocks.JoinVarint(w>>(i+1)&(1<<(j-i-1)-1))>>1)
+		changes, src = now, src[(j+size)/8+2:]
+		sum.Changes += now + 1
+	}
+	s.r.Src, b.integer, b.changes, b.last = src, integer, changes, float64(integer)
+	sum.Count, sum.Last, sum.Max = sum.Count+added*count, b.last, max(sum.Max, b.last)
+	return added
 }
 
 // integers computes integers from the differences to the numbers before them.

@@ -158,6 +158,51 @@ func TestReader_ReturnsWhatWasWritten(t *testing.T) {
 	}
 }
 
+// Sums of adjacent summaries are those of one summary after the other, whatever is summed at once.
+func TestSeries_ExtendAddsWhatNextReads(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	summed := 0
+	for range 400 {
+		all := [][]series.Summary{randomSummaries(r, 1+r.IntN(80))}
+		reader, err := Open(fileOf(t, all), block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cursor := reader.Cursor()
+		list, ok, err := cursor.Seek(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; ok && i < len(all[0]); {
+			if !list.Next() || !equal(*list.At(), all[0][i]) {
+				t.Fatalf("chunk %d: %+v, not %+v", i, *list.At(), all[0][i])
+			}
+			if i++; list.At().Count == 0 {
+				continue
+			}
+			got, most := *list.At(), r.IntN(20)
+			if r.IntN(20) == 0 {
+				got.Count = math.MaxInt32 - r.IntN(300)
+			}
+			want := got
+			n := list.Extend(&got, most)
+			for range n {
+				if !want.Extend(&all[0][i], true) {
+					t.Fatalf("chunk %d was added", i)
+				}
+				i++
+			}
+			if n > most || !equal(got, want) {
+				t.Fatalf("with chunk %d: %d of %d added: %+v, not %+v", i-1, n, most, got, want)
+			}
+			summed += n
+		}
+	}
+	if summed < 100 {
+		t.Errorf("%d summaries were added", summed)
+	}
+}
+
 func TestReader_ForeignAndDamagedFilesAreErrors(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	all := [][]series.Summary{}

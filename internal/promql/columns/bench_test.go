@@ -93,6 +93,23 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
+// cpuOf runs the loop of a benchmark. It returns how many seconds a query used a processor.
+func cpuOf(b *testing.B, e promql.QueryEngine, store *tsdb.Store, next func() request) float64 {
+	b.Helper()
+	before := cpuTime(b)
+	for b.Loop() {
+		q, err := next().open(e, store)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if res := q.Exec(b.Context()); res.Err != nil {
+			b.Fatal(res.Err)
+		}
+		q.Close()
+	}
+	return (cpuTime(b) - before).Seconds() / float64(b.N)
+}
+
 // yearStore returns a store of a tenth of a year of 100 counters at 15 s, with files of summaries.
 func yearStore(b *testing.B) *tsdb.Store {
 	b.Helper()
@@ -151,20 +168,9 @@ func BenchmarkYear(b *testing.B) {
 		b.Run(query, func(b *testing.B) {
 			start := beginMS - beginMS%(486*hourMS) + stepMS
 			r := request{query: query, start: start, end: start + (steps-1)*stepMS, step: time.Duration(stepMS) * time.Millisecond}
-			before := cpuTime(b)
-			for b.Loop() {
-				q, err := r.open(engine, store)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if res := q.Exec(b.Context()); res.Err != nil {
-					b.Fatal(res.Err)
-				}
-				q.Close()
-			}
-			spent := float64((cpuTime(b) - before).Nanoseconds()) / float64(b.N)
-			b.ReportMetric(spent/100/float64(steps*stepMS/15_000/120), "cpu-ns/chunk")
-			b.ReportMetric(spent/1e6*10, "cpu-ms/1000series")
+			spent := cpuOf(b, engine, store, func() request { return r })
+			b.ReportMetric(spent*1e9/100/float64(steps*stepMS/15_000/120), "cpu-ns/chunk")
+			b.ReportMetric(spent*1e3*10, "cpu-ms/1000series")
 		})
 	}
 }
@@ -197,18 +203,8 @@ func BenchmarkShort(b *testing.B) {
 					}
 				}
 				r.run(b, engine, store)
-				before := cpuTime(b)
-				for b.Loop() {
-					q, err := r.open(engine, store)
-					if err != nil {
-						b.Fatal(err)
-					}
-					if res := q.Exec(b.Context()); res.Err != nil {
-						b.Fatal(res.Err)
-					}
-					q.Close()
-				}
-				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+				spent := cpuOf(b, engine, store, func() request { return r })
+				b.ReportMetric(spent*1e6, "cpu-us/op")
 			})
 		}
 	}
@@ -222,18 +218,8 @@ func BenchmarkSmall(b *testing.B) {
 		for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine} {
 			b.Run(query[:3]+"/"+name, func(b *testing.B) {
 				r := request{query: query, start: beginMS + 7*hourMS - 1, end: beginMS + 8*hourMS - 1, step: 15 * time.Second}
-				before := cpuTime(b)
-				for b.Loop() {
-					q, err := r.open(e, store)
-					if err != nil {
-						b.Fatal(err)
-					}
-					if res := q.Exec(b.Context()); res.Err != nil {
-						b.Fatal(res.Err)
-					}
-					q.Close()
-				}
-				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+				spent := cpuOf(b, e, store, func() request { return r })
+				b.ReportMetric(spent*1e6, "cpu-us/op")
 			})
 		}
 	}
@@ -253,18 +239,8 @@ func BenchmarkEngines(b *testing.B) {
 		for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine, "parallel": parallel} {
 			b.Run(query+"/"+name, func(b *testing.B) {
 				r := request{query: query, start: beginMS + 5*60_000, end: beginMS + 8*hourMS - 1, step: 3 * time.Minute}
-				before := cpuTime(b)
-				for b.Loop() {
-					q, err := r.open(e, store)
-					if err != nil {
-						b.Fatal(err)
-					}
-					if res := q.Exec(b.Context()); res.Err != nil {
-						b.Fatal(res.Err)
-					}
-					q.Close()
-				}
-				b.ReportMetric(float64((cpuTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+				spent := cpuOf(b, e, store, func() request { return r })
+				b.ReportMetric(spent*1e3, "cpu-ms/op")
 			})
 		}
 	}
@@ -296,20 +272,12 @@ func BenchmarkRules(b *testing.B) {
 	for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			before, n := cpuTime(b), 0
-			for b.Loop() {
-				r := request{query: fmt.Sprintf(`sum(rate(x_total{rule="%d"}[5m]))`, n%rules), start: beginMS + 30*15_000}
+			n := 0
+			spent := cpuOf(b, e, store, func() request {
 				n++
-				q, err := r.open(e, store)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if res := q.Exec(b.Context()); res.Err != nil {
-					b.Fatal(res.Err)
-				}
-				q.Close()
-			}
-			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+				return request{query: fmt.Sprintf(`sum(rate(x_total{rule="%d"}[5m]))`, n%rules), start: beginMS + 30*15_000}
+			})
+			b.ReportMetric(spent*1e6, "cpu-us/op")
 		})
 	}
 }

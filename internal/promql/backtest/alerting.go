@@ -24,6 +24,8 @@ const (
 	resolvedRetention = 15 * time.Minute
 	// never is a time before all others, in ns.
 	never = math.MinInt64 / 2
+	// resending is alert.due of a firing alert that is only sent again: its resends are counted when its run ends.
+	resending = math.MaxInt64
 )
 
 // alerting is the state of an alerting rule.
@@ -40,9 +42,16 @@ type alerting struct {
 	stepwise   bool
 	evaluation int
 	known      map[uint64]*alert // by hash of labels
-	active     []*alert
+	active     []waiting
 	found      []*alert // of the current evaluation
 	due        []*alert // active ones that the current evaluation may change
+}
+
+// waiting is an active alert that no evaluation before wake changes, in ns. The time is here, not in the alert, because
+// each evaluation compares it.
+type waiting struct {
+	wake int64
+	*alert
 }
 
 // alert is one label set. Times are in ns; never is Prometheus' zero time.
@@ -125,7 +134,8 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		if runs && (al.until >= now || al.seenIn == a.evaluation) {
 			a.stepwise = true
 			f.rewind(at.UnixMilli())
-			for _, al := range a.active { // this evaluation may fail: runs end before it
+			for i, al := range a.active { // this evaluation may fail: runs end before it
+				a.active[i].wake = never
 				if al.until >= now {
 					al.until = now - int64(a.rule.group.Interval())
 					al.last.to(al.until)
@@ -141,6 +151,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		a.found = append(a.found, al)
 	}
 	for i, al := range a.found {
+		a.resend(al)
 		al.last = source{f.series[hits[i].series], hits[i], ts}
 		al.due, al.until = now, now
 		if n := len(hits[i].run); n > 1 {
@@ -154,7 +165,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		}
 		if !al.active {
 			al.active = true
-			a.active = append(a.active, al)
+			a.active = append(a.active, waiting{never, al})
 		}
 		al.state, al.activeAt = promrules.StatePending, now
 		al.firedAt, al.resolvedAt, al.lastSent, al.keepFiring = never, never, never, never
@@ -163,7 +174,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 	pending, vector := a.step(ts, at)
 	if limit := a.rule.group.Limit(); limit > 0 && pending > limit {
 		for _, al := range a.active {
-			a.end(al, ts) // it is forgotten: what began now has not happened
+			a.end(al.alert, ts) // it is forgotten: what began now has not happened
 			al.active = false
 		}
 		a.active = a.active[:0]
@@ -183,15 +194,22 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
 	now := ts.UnixNano()
 	keepFor, hold := a.def.KeepFiringFor(), int64(a.def.HoldDuration())
-	left := a.active[:0]
+	for pending < len(a.active) && a.active[pending].wake > now {
+		pending++
+	}
+	left := a.active[:pending]
 	a.due = a.due[:0]
-	for _, al := range a.active {
-		if al.until >= now && al.due > now {
+	for _, al := range a.active[pending:] {
+		if al.wake <= now && al.until >= now && al.due > now {
+			al.wake = min(al.until+1, al.due)
+		}
+		if al.wake > now {
 			left = append(left, al)
 			pending++
 			continue
 		}
 		if al.until < now {
+			a.resend(al.alert)
 			keep := false
 			if al.state == promrules.StateFiring && keepFor > 0 {
 				if al.keepFiring == never {
@@ -205,27 +223,27 @@ func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
 			}
 			if al.state != promrules.StateInactive && !keep {
 				al.state, al.resolvedAt = promrules.StateInactive, now
-				a.end(al, ts)
+				a.end(al.alert, ts)
 			}
 			if !keep {
 				if al.active {
-					left, a.due = append(left, al), append(a.due, al)
+					left, a.due = append(left, al), append(a.due, al.alert)
 				}
 				continue
 			}
 		} else {
 			al.keepFiring = never
 		}
-		left, a.due = append(left, al), append(a.due, al)
+		left, a.due = append(left, al), append(a.due, al.alert)
 		pending++
 		if al.state == promrules.StatePending && now-al.activeAt >= hold {
 			al.state, al.firedAt = promrules.StateFiring, now
-			a.end(al, ts)
-			a.begin(al, ts)
+			a.end(al.alert, ts)
+			a.begin(al.alert, ts)
 		}
 		if a.rule.writes {
-			vector = append(vector, a.sample(al, alertsName, at, 1),
-				a.sample(al, forStateName, at, float64(time.Unix(0, al.activeAt).Unix())))
+			vector = append(vector, a.sample(al.alert, alertsName, at, 1),
+				a.sample(al.alert, forStateName, at, float64(time.Unix(0, al.activeAt).Unix())))
 		}
 	}
 	clear(a.active[len(left):])
@@ -360,11 +378,16 @@ func (a *alerting) send(ctx context.Context, ts time.Time) {
 			al.due = al.activeAt + int64(a.def.HoldDuration())
 			continue
 		}
-		al.due = al.lastSent + int64(a.run.resendDelay) + 1
-		if al.resolvedAt <= al.lastSent && al.due > now {
+		next := al.lastSent + int64(a.run.resendDelay) + 1
+		if al.due = next; al.state == promrules.StateFiring && !a.run.opts.Resends {
+			al.due = resending
+		}
+		if al.resolvedAt <= al.lastSent && next > now {
 			continue
 		}
-		al.due = now + int64(a.run.resendDelay) + 1
+		if al.due != resending {
+			al.due = now + int64(a.run.resendDelay) + 1
+		}
 		again := al.lastSent != never && al.sentState == al.state
 		al.lastSent, al.sentState = now, al.state
 		counts := &a.rule.out.Counts
@@ -400,9 +423,25 @@ func (a *alerting) send(ctx context.Context, ts time.Time) {
 	}
 }
 
+// resend counts the resends since the last one, at evaluations that have not looked at the alert.
+func (a *alerting) resend(al *alert) {
+	if al.due != resending {
+		return
+	}
+	interval := int64(a.rule.group.Interval())
+	every := (int64(a.run.resendDelay)/interval + 1) * interval
+	n := max(0, al.until-al.lastSent) / every
+	al.due, al.lastSent = never, al.lastSent+n*every
+	a.rule.out.Counts.Resends += int(n)
+	if al.sent >= 0 {
+		a.rule.out.Notifications[al.sent].Resends += int(n)
+	}
+}
+
 // finish closes the intervals that are still open, and sorts the alerts.
 func (a *alerting) finish() {
 	for _, al := range a.known {
+		a.resend(al)
 		if al.begun {
 			a.rule.out.Counts.Alerts++
 		}

@@ -246,6 +246,31 @@ func transcribed(res *backtest.Result) map[string]transcript {
 	return lines
 }
 
+// sameResends fails the test unless the notifications that a result counts are those that another one lists.
+func sameResends(t *testing.T, content string, listed, counted *backtest.Result) {
+	t.Helper()
+	for i, g := range listed.Groups {
+		for k, r := range g.Rules {
+			other := counted.Groups[i].Rules[k]
+			if r.Counts != other.Counts {
+				t.Errorf("rule %s: listed %+v, counted %+v\n%s", r.Rule.Name(), r.Counts, other.Counts, content)
+			}
+			more := map[string]int{}
+			for _, n := range r.Notifications {
+				more[n.Labels.String()]++
+			}
+			for _, n := range other.Notifications {
+				more[n.Labels.String()] -= 1 + n.Resends
+			}
+			for set, n := range more {
+				if n != 0 {
+					t.Errorf("%s: %d more notifications are listed than counted\n%s", set, n, content)
+				}
+			}
+		}
+	}
+}
+
 // randomRules returns a file with two or three groups. Every alert has a label "rule" of its own. Alone means that no
 // template queries: alerts are then looked at only when they change.
 func randomRules(rnd *rand.Rand, dependent, alone bool) string {
@@ -313,7 +338,11 @@ func TestRun_EqualsTheRuleManager(t *testing.T) {
 			content := randomRules(rnd, seed%2 == 1, seed%4 == 0)
 			o := w.options(samples * 15 * time.Second)
 			o.QueryOffset = time.Duration(rnd.IntN(2)) * 5 * time.Second
-			got := transcribed(run(t, content, o)) // before the rule manager writes into the storage
+			listed := run(t, content, o) // before the rule manager writes into the storage
+			counted := o
+			counted.Resends = false
+			sameResends(t, content, listed, run(t, content, counted))
+			got := transcribed(listed)
 			want := w.wanted(t, content, o)
 			for rule := range got {
 				want[rule] = append(want[rule], "")[:len(want[rule])]

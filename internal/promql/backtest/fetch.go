@@ -3,6 +3,7 @@ package backtest
 import (
 	"context"
 	"errors"
+	"math"
 	"sort"
 	"time"
 
@@ -32,9 +33,15 @@ type result struct {
 	next         []position // of rows
 	series       int        // index of the first row in fetched.series
 	stepMS       int64
-	endMS        int64 // of the last step
-	live         []int // rows with points before untilMS
+	endMS        int64  // of the last step
+	live         []live // rows with points before untilMS
 	untilMS      int64
+}
+
+// live is a row and the time of its next point. The time is here because each step compares it.
+type live struct {
+	nextMS int64
+	row    int
 }
 
 // position is how many points of a row are read.
@@ -65,15 +72,17 @@ func (f *fetched) at(ms int64, runs bool) []hit {
 	end := ms + r.stepMS
 	if ms >= r.untilMS {
 		r.untilMS, r.live = ms+liveSteps*r.stepMS, r.live[:0]
-		for i, row := range r.rows {
-			next := r.next[i]
-			if next.floats < len(row.Floats) && row.Floats[next.floats].T < r.untilMS ||
-				next.histograms < len(row.Histograms) && row.Histograms[next.histograms].T < r.untilMS {
-				r.live = append(r.live, i)
+		for i := range r.rows {
+			if nextMS := r.nextMS(i); nextMS < r.untilMS {
+				r.live = append(r.live, live{nextMS, i})
 			}
 		}
 	}
-	for _, i := range r.live {
+	for k := range r.live {
+		if r.live[k].nextMS >= end {
+			continue
+		}
+		i := r.live[k].row
 		row, next := &r.rows[i], &r.next[i]
 		if rest := row.Floats[next.floats:]; len(rest) > 0 && rest[0].T < end {
 			n := 1
@@ -86,8 +95,21 @@ func (f *fetched) at(ms int64, runs bool) []hit {
 			f.hits = append(f.hits, hit{series: r.series + i, histogram: rest[0].H.Copy()})
 			next.histograms++
 		}
+		r.live[k].nextMS = r.nextMS(i)
 	}
 	return f.hits
+}
+
+// nextMS returns the time of the next point of a row, or the greatest time.
+func (r *result) nextMS(i int) int64 {
+	ms, next := int64(math.MaxInt64), r.next[i]
+	if rest := r.rows[i].Floats[next.floats:]; len(rest) > 0 {
+		ms = rest[0].T
+	}
+	if rest := r.rows[i].Histograms[next.histograms:]; len(rest) > 0 {
+		ms = min(ms, rest[0].T)
+	}
+	return ms
 }
 
 // successive returns how many points from the first on are at successive steps.

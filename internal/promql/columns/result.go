@@ -1,6 +1,7 @@
 package columns
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 
@@ -25,16 +26,16 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 		}
 		points := q.points.get(r.has.count())
 		var hists []promql.HPoint
-		ts := ev.start
-		for i, f := range r.values {
-			if r.has.get(i) {
+		for k, word := range r.has {
+			for ; word != 0; word &= word - 1 {
+				i := k*64 + bits.TrailingZeros64(word)
+				ts := ev.start + int64(i)*ev.interval
 				if h := r.histogram(i); h != nil {
 					hists = append(hists, promql.HPoint{T: ts, H: h})
 				} else {
-					points = append(points, promql.FPoint{T: ts, F: f})
+					points = append(points, promql.FPoint{T: ts, F: r.values[i]})
 				}
 			}
-			ts += ev.interval
 		}
 		if len(points) == 0 {
 			points = nil
@@ -171,7 +172,7 @@ type pointsPool struct {
 
 // get returns an empty slice with a capacity of n.
 func (p *pointsPool) get(n int) []promql.FPoint {
-	if n > slabPoints/4 {
+	if n > slabPoints/2 {
 		return make([]promql.FPoint, 0, n)
 	}
 	if n > len(p.free) {

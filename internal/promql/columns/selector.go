@@ -195,6 +195,7 @@ func (s *selector) instant(ev *evaluation, timestamps bool, of *filter, do func(
 func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool, of *filter) {
 	points, next := from.points, 0 // points[next] is the first point after the step
 	at, interval := s.times(ev, timestamps)
+	lookback, skipped := ev.lookback, from.stretch()
 	if it.filtered = of != nil; it.filtered && it.kept == nil {
 		it.kept = newBitmap(ev.steps)
 	}
@@ -205,16 +206,17 @@ func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool,
 			for next < len(points) && points[next].T <= at {
 				next++
 			}
-			for len(from.stretches) > 0 && int(from.stretches[0].at) < next {
+			for skipped < next {
 				from.stretches = from.stretches[1:]
+				skipped = from.stretch()
 			}
-			if len(from.stretches) > 0 && int(from.stretches[0].at) == next { // of whose samples the filter keeps none
+			if skipped == next { // of whose samples the filter keeps none
 				if i == 0 && points[next].T > at+63*interval {
 					has, at = it.has.word(word, len(it.values)), at+64*interval
 					break
 				}
 				has |= 1 << i
-			} else if next > 0 && points[next-1].T > at-ev.lookback && !value.IsStaleNaN(points[next-1].F) {
+			} else if next > 0 && points[next-1].T > at-lookback && !value.IsStaleNaN(points[next-1].F) {
 				f := points[next-1].F
 				has |= 1 << i
 				if of == nil || of.keeps(f) {

@@ -27,6 +27,14 @@ type stretch struct {
 
 func (d *decoded) reset() { d.points, d.stretches = d.points[:0], d.stretches[:0] }
 
+// stretch returns the index of the first stretch's point, or the greatest one.
+func (d *decoded) stretch() int {
+	if len(d.stretches) == 0 {
+		return math.MaxInt
+	}
+	return int(d.stretches[0].at)
+}
+
 // within returns the points from mint to maxt. All stretches are in this range.
 func (d *decoded) within(mint, maxt int64) decoded {
 	points := series.Within(d.points, mint, maxt)

@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"encoding/binary"
 	"math"
 	"reflect"
 
@@ -37,14 +38,52 @@ func (s *headSet) committed() (whole int, partial chunkenc.Iterator) {
 type iteratorTypes struct {
 	all  map[chunkenc.Encoding]reflect.Type // if all samples are visible, by the chunk's encoding
 	none reflect.Type                       // if all samples are hidden
+	xor  *xorFields                         // nil: unknown
+}
+
+// xorFields has the places of fields in the iterator of XOR chunks. The iterator is made under the lock of the series,
+// and keeps what an append changes later: the number of samples and the last byte. An append changes no other byte of
+// the chunk. So the chunk can be read without its lock, and without the clone that the head makes for other readers.
+// TestHead_OpenChunkIsReadInPlace fails if the iterator changes.
+type xorFields struct{ samples, reader, stream, last int }
+
+func xorFieldsOf(t reflect.Type) *xorFields {
+	index := func(of reflect.Type, name string, want reflect.Type) int {
+		if f, ok := of.FieldByName(name); ok && (want == nil && f.Type.Kind() == reflect.Struct || f.Type == want) {
+			return f.Index[0]
+		}
+		return -1
+	}
+	of := xorFields{samples: index(t.Elem(), "numTotal", reflect.TypeFor[uint16]()), reader: index(t.Elem(), "br", nil)}
+	if of.samples < 0 || of.reader < 0 {
+		return nil
+	}
+	reader := t.Elem().Field(of.reader).Type
+	of.stream, of.last = index(reader, "stream", reflect.TypeFor[[]byte]()), index(reader, "last", reflect.TypeFor[byte]())
+	if of.stream < 0 || of.last < 0 {
+		return nil
+	}
+	return &of
+}
+
+// append appends the chunk of an iterator from which nothing was read.
+func (f *xorFields) append(dst []byte, it chunkenc.Iterator) []byte {
+	from := reflect.ValueOf(it).Elem()
+	dst = binary.BigEndian.AppendUint16(dst, uint16(from.Field(f.samples).Uint()))
+	from = from.Field(f.reader)
+	if stream := from.Field(f.stream).Bytes(); len(stream) > 0 {
+		dst = append(append(dst, stream[:len(stream)-1]...), byte(from.Field(f.last).Uint()))
+	}
+	return dst
 }
 
 func newIteratorTypes() iteratorTypes {
-	types := iteratorTypes{map[chunkenc.Encoding]reflect.Type{}, reflect.TypeOf(chunkenc.NewNopIterator())}
+	types := iteratorTypes{all: map[chunkenc.Encoding]reflect.Type{}, none: reflect.TypeOf(chunkenc.NewNopIterator())}
 	for encoding := range chunkenc.Encoding(math.MaxUint8) {
 		if c, err := chunkenc.NewEmptyChunk(encoding); err == nil {
 			types.all[encoding] = reflect.TypeOf(c.Iterator(nil))
 		}
 	}
+	types.xor = xorFieldsOf(types.all[chunkenc.EncXOR])
 	return types
 }

@@ -189,12 +189,11 @@ func (s *headSet) readOpen(meta chunks.Meta) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	types := &s.head.store.iterators
-	it := chunk.Iterator(s.iter)
-	if reflect.TypeOf(it) != types.all[chunkenc.EncXOR] || types.xor == nil {
+	it, fields := chunk.Iterator(s.iter), s.head.store.iterators.xor
+	if fields == nil || reflect.TypeOf(it) != fields.of {
 		return false, nil
 	}
-	s.iter, s.open = it, types.xor.append(s.open[:0], it)
+	s.iter, s.open = it, fields.append(s.open[:0], it)
 	s.chunks = append(s.chunks, series.Chunk{MinMS: meta.MinTime, MaxMS: s.head.lastMS, Encoding: chunkenc.EncXOR,
 		Data: s.open})
 	return true, nil

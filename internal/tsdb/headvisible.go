@@ -45,25 +45,31 @@ type iteratorTypes struct {
 // and keeps what an append changes later: the number of samples and the last byte. An append changes no other byte of
 // the chunk. So the chunk can be read without its lock, and without the clone that the head makes for other readers.
 // TestHead_OpenChunkIsReadInPlace fails if the iterator changes.
-type xorFields struct{ samples, reader, stream, last int }
+type xorFields struct {
+	of                            reflect.Type // of the iterator
+	samples, reader, stream, last int
+}
 
-func xorFieldsOf(t reflect.Type) *xorFields {
-	index := func(of reflect.Type, name string, want reflect.Type) int {
-		if f, ok := of.FieldByName(name); ok && (want == nil && f.Type.Kind() == reflect.Struct || f.Type == want) {
-			return f.Index[0]
+// xorFieldsOf returns nil if the iterator has other fields than those that are known.
+func xorFieldsOf(iterator reflect.Type) *xorFields {
+	known := true
+	index := func(of reflect.Type, name string, kind reflect.Kind) int {
+		f, ok := of.FieldByName(name)
+		if known = known && ok && f.Type.Kind() == kind; !known {
+			return 0
 		}
-		return -1
+		return f.Index[0]
 	}
-	of := xorFields{samples: index(t.Elem(), "numTotal", reflect.TypeFor[uint16]()), reader: index(t.Elem(), "br", nil)}
-	if of.samples < 0 || of.reader < 0 {
+	f := xorFields{of: iterator}
+	f.samples = index(iterator.Elem(), "numTotal", reflect.Uint16)
+	if f.reader = index(iterator.Elem(), "br", reflect.Struct); known {
+		reader := iterator.Elem().Field(f.reader).Type
+		f.stream, f.last = index(reader, "stream", reflect.Slice), index(reader, "last", reflect.Uint8)
+	}
+	if !known {
 		return nil
 	}
-	reader := t.Elem().Field(of.reader).Type
-	of.stream, of.last = index(reader, "stream", reflect.TypeFor[[]byte]()), index(reader, "last", reflect.TypeFor[byte]())
-	if of.stream < 0 || of.last < 0 {
-		return nil
-	}
-	return &of
+	return &f
 }
 
 // append appends the chunk of an iterator from which nothing was read.

@@ -48,6 +48,12 @@ type Ahead interface {
 	Ahead() []byte
 }
 
+// Decoded is an optional interface of a Set of a storage that has decoded labels.
+type Decoded interface {
+	// Metric returns the labels of the current series, which stay valid; ok is false if they must be decoded.
+	Metric() (_ labels.Labels, ok bool)
+}
+
 // Querier selects series within the range that it was opened for. One goroutine may have
 // several sets open. Sets are invalid after Close.
 type Querier interface {

@@ -37,7 +37,7 @@ type rawHead struct {
 	reading sync.Mutex       // held while a selection reads: the readers of series and chunks have buffers
 	anchor  tsdb.ChunkReader // nil: of the view that this view goes on from
 	index   tsdb.IndexReader
-	chunks  tsdb.ChunkReaderWithCopy
+	chunks  chunkReader
 	deleted tombstones.Reader
 
 	mu     sync.Mutex
@@ -216,7 +216,18 @@ func (r *headRest) Labels() []byte {
 	if r.rest != nil {
 		return r.rest.Labels()
 	}
+	if r.headSet.labels == nil {
+		r.headSet.setLabels(r.headSet.at - 1)
+	}
 	return r.headSet.labels
+}
+
+// Metric implements series.Decoded.
+func (r *headRest) Metric() (_ labels.Labels, ok bool) {
+	if r.rest != nil {
+		return labels.EmptyLabels(), false
+	}
+	return r.headSet.builder.Labels(), true
 }
 
 // Ahead returns labels that are not greater than the labels of the next series, nil if unknown.

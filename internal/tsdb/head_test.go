@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/xor"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -680,4 +681,87 @@ func TestRawHead_ConcurrentWithEverything(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// uncutAndCloned reads the first series of a view twice: as the engine reads it, and with a clone of its open chunk.
+func uncutAndCloned(t *testing.T, s *Store, maxt int64) (uncut, cloned copied, metric labels.Labels) {
+	t.Helper()
+	raw, err := s.RawQuerier(t.Context(), startMS, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	cloned = rest(t, raw.Select(t.Context(), series.SelectOptions{}, everything))[0]
+	set := raw.Select(t.Context(), series.SelectOptions{OwnOrder: true, Uncut: true}, everything)
+	if !set.Next() {
+		t.Fatal(set.Err())
+	}
+	uncut.chunks = slices.Clone(set.Chunks())
+	for i := range uncut.chunks {
+		uncut.chunks[i].Data = bytes.Clone(uncut.chunks[i].Data)
+	}
+	metric, ok := set.(series.Decoded).Metric()
+	if !ok {
+		t.Error("the labels of the head are not decoded")
+	}
+	uncut.labels = bytes.Clone(set.Labels())
+	return uncut, cloned, metric
+}
+
+func TestHead_OpenChunkIsReadInPlace(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	if s.iterators.xor == nil {
+		t.Error("the fields of Prometheus' iterator are unknown: open chunks are cloned")
+	}
+	lsets, rng := numbered(1), rand.New(rand.NewPCG(1, 2))
+	for n := range int64(150) {
+		appendAll(t, s, lsets, startMS+n*15_000, rng.NormFloat64())
+		uncut, cloned, metric := uncutAndCloned(t, s, math.MaxInt64)
+		for i := range cloned.chunks {
+			cloned.chunks[i].MaxMS = min(cloned.chunks[i].MaxMS, uncut.chunks[i].MaxMS) // may be later
+		}
+		if !reflect.DeepEqual(uncut, cloned) || !labels.Equal(metric, lsets[0]) {
+			t.Fatalf("%d samples: %v, want %v with %s", n+1, uncut, cloned, lsets[0])
+		}
+	}
+}
+
+func TestHead_OpenChunkIsReadInPlaceWhileItGrows(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	lsets := numbered(20)
+	appendAll(t, s, lsets, startMS, 0)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := int64(1); n < 2_000; n++ {
+			appendAll(t, s, lsets, startMS+n*1000, float64(n))
+		}
+	})
+	defer wg.Wait()
+	for most := 0; most < 2_000 && !t.Failed(); {
+		raw, err := s.RawQuerier(t.Context(), startMS, math.MaxInt64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, n := raw.Select(t.Context(), series.SelectOptions{OwnOrder: true, Uncut: true}, everything), 0
+		for first := true; set.Next(); first = false {
+			var points []xor.Point
+			for _, c := range set.Chunks() {
+				if points, err = xor.AppendPoints(points, c.Data, xor.Ascending); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, p := range points {
+				if p != (xor.Point{T: startMS + int64(i)*1000, F: float64(i)}) {
+					t.Fatalf("sample %d is %v", i, p)
+				}
+			}
+			if n = max(n, len(points)); !first && len(points) != n || len(points) < most {
+				t.Fatalf("%d samples, others have %d, the view before had %d", len(points), n, most)
+			}
+		}
+		if err := errors.Join(set.Err(), raw.Close()); err != nil {
+			t.Fatal(err)
+		}
+		most = n
+	}
 }

@@ -130,7 +130,10 @@ func (h *rawHead) encode(ctx context.Context, o *headOrder) error {
 	if !o.sorted {
 		found = make([]storage.SeriesRef, 0, len(o.refs))
 	}
-	ends := make([]uint32, 0, len(o.refs))
+	var ends []uint32
+	if o.sorted {
+		ends = make([]uint32, 0, len(o.refs))
+	}
 	for n, ref := range o.refs {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return ctx.Err()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -33,6 +34,7 @@ type headSet struct {
 	cuts
 	sources []chunkenc.Chunk // by index in chunks: the head's chunk
 	iter    chunkenc.Iterator
+	open    []byte // the chunk that the head appends to, if it was read in place
 	err     error
 }
 
@@ -50,6 +52,10 @@ func (s *headSet) next() (ok, lost bool) {
 		labels := s.labels
 		ok, err := s.read(s.at)
 		if s.head.disturbed(errors.Is(err, storage.ErrNotFound)) {
+			if !s.order.sorted && s.seen > 0 { // the rest of another view has no place at which it would go on
+				s.err = fmt.Errorf("head: series %d: %w while series are read in the head's order", s.order.refs[s.at], errGone)
+				return false, false
+			}
 			s.labels = labels
 			return false, true
 		}
@@ -89,7 +95,9 @@ func (s *headSet) read(i int) (ok bool, err error) {
 	if len(s.metas) == 0 {
 		return false, nil
 	}
-	s.setLabels(i)
+	if s.labels = nil; s.order.sorted {
+		s.setLabels(i)
+	}
 	s.begin(deleted, h.mint, h.maxt, h.mint > math.MinInt64 && !(s.opts.Uncut && h.alone),
 		h.maxt < math.MaxInt64 && !s.opts.Uncut)
 	s.chunks = s.chunks[:0]
@@ -118,7 +126,18 @@ func (s *headSet) ahead() []byte {
 // readChunks reads the chunks of the current series.
 func (s *headSet) readChunks() error {
 	s.sources = s.sources[:0]
+	whole := -1
 	for _, meta := range s.metas {
+		if meta.MaxTime == math.MaxInt64 && s.opts.Uncut {
+			ok, err := s.readOpen(meta)
+			if err != nil {
+				return fmt.Errorf("chunk %d: %w", meta.Ref, err)
+			}
+			if ok { // it is the last chunk, and all its samples are visible
+				whole = len(s.chunks)
+				continue
+			}
+		}
 		chunk, iterable, maxt, err := s.head.chunks.ChunkOrIterableWithCopy(meta)
 		if err == nil && (chunk == nil || iterable != nil) {
 			err = errors.New("samples in order are not in one chunk")
@@ -130,7 +149,10 @@ func (s *headSet) readChunks() error {
 			Data: chunk.Bytes()})
 		s.sources = append(s.sources, chunk)
 	}
-	whole, partial := s.committed()
+	var partial chunkenc.Iterator
+	if whole < 0 {
+		whole, partial = s.committed()
+	}
 	kept := s.chunks[:0]
 	for i, c := range s.chunks[:whole] {
 		if !s.overlapping(c, s.metas[i].MaxTime == math.MaxInt64) {
@@ -158,6 +180,23 @@ func (s *headSet) readChunks() error {
 	}
 	s.chunks = kept
 	return nil
+}
+
+// readOpen reads the chunk that the head appends to, without a clone of the chunk. ok is false if it cannot: the chunk
+// has hidden samples or another encoding.
+func (s *headSet) readOpen(meta chunks.Meta) (ok bool, err error) {
+	chunk, _, err := s.head.chunks.ChunkOrIterable(meta)
+	if err != nil {
+		return false, err
+	}
+	it, fields := chunk.Iterator(s.iter), s.head.store.iterators.xor
+	if fields == nil || reflect.TypeOf(it) != fields.of {
+		return false, nil
+	}
+	s.iter, s.open = it, fields.append(s.open[:0], it)
+	s.chunks = append(s.chunks, series.Chunk{MinMS: meta.MinTime, MaxMS: s.head.lastMS, Encoding: chunkenc.EncXOR,
+		Data: s.open})
+	return true, nil
 }
 
 // overlapping collects the intervals that overlap a chunk, and reports whether there are any.

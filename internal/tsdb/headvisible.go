@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"encoding/binary"
 	"math"
 	"reflect"
 
@@ -37,14 +38,58 @@ func (s *headSet) committed() (whole int, partial chunkenc.Iterator) {
 type iteratorTypes struct {
 	all  map[chunkenc.Encoding]reflect.Type // if all samples are visible, by the chunk's encoding
 	none reflect.Type                       // if all samples are hidden
+	xor  *xorFields                         // nil: unknown
+}
+
+// xorFields has the places of fields in the iterator of XOR chunks. The iterator is made under the lock of the series,
+// and keeps what an append changes later: the number of samples and the last byte. An append changes no other byte of
+// the chunk. So the chunk can be read without its lock, and without the clone that the head makes for other readers.
+// TestHead_OpenChunkIsReadInPlace fails if the iterator changes.
+type xorFields struct {
+	of                            reflect.Type // of the iterator
+	samples, reader, stream, last int
+}
+
+// xorFieldsOf returns nil if the iterator has other fields than those that are known.
+func xorFieldsOf(iterator reflect.Type) *xorFields {
+	known := true
+	index := func(of reflect.Type, name string, kind reflect.Kind) int {
+		f, ok := of.FieldByName(name)
+		if known = known && ok && f.Type.Kind() == kind; !known {
+			return 0
+		}
+		return f.Index[0]
+	}
+	f := xorFields{of: iterator}
+	f.samples = index(iterator.Elem(), "numTotal", reflect.Uint16)
+	if f.reader = index(iterator.Elem(), "br", reflect.Struct); known {
+		reader := iterator.Elem().Field(f.reader).Type
+		f.stream, f.last = index(reader, "stream", reflect.Slice), index(reader, "last", reflect.Uint8)
+	}
+	if !known {
+		return nil
+	}
+	return &f
+}
+
+// append appends the chunk of an iterator from which nothing was read.
+func (f *xorFields) append(dst []byte, it chunkenc.Iterator) []byte {
+	from := reflect.ValueOf(it).Elem()
+	dst = binary.BigEndian.AppendUint16(dst, uint16(from.Field(f.samples).Uint()))
+	from = from.Field(f.reader)
+	if stream := from.Field(f.stream).Bytes(); len(stream) > 0 {
+		dst = append(append(dst, stream[:len(stream)-1]...), byte(from.Field(f.last).Uint()))
+	}
+	return dst
 }
 
 func newIteratorTypes() iteratorTypes {
-	types := iteratorTypes{map[chunkenc.Encoding]reflect.Type{}, reflect.TypeOf(chunkenc.NewNopIterator())}
+	types := iteratorTypes{all: map[chunkenc.Encoding]reflect.Type{}, none: reflect.TypeOf(chunkenc.NewNopIterator())}
 	for encoding := range chunkenc.Encoding(math.MaxUint8) {
 		if c, err := chunkenc.NewEmptyChunk(encoding); err == nil {
 			types.all[encoding] = reflect.TypeOf(c.Iterator(nil))
 		}
 	}
+	types.xor = xorFieldsOf(types.all[chunkenc.EncXOR])
 	return types
 }

@@ -51,14 +51,15 @@ func batchSourceOf(set pointsSet) batchSource {
 
 // seriesBatch holds consecutive series of a selection.
 type seriesBatch struct {
-	labels []byte // encoded sets, one after the other
-	chunks []series.Chunk
-	data   []byte // of the chunks that are not mapped
-	bytes  int    // of all chunks
-	ends   []batchEnds
-	floats []series.Floats // the series of a floatsSet, which need no copy: the fields above are unused
-	size   int             // number of series
-	items  []item          // results, by series
+	labels  []byte          // encoded sets, one after the other, of the series without metrics
+	metrics []labels.Labels // by series; empty: encoded, unless the series has no labels
+	chunks  []series.Chunk
+	data    []byte // of the chunks that are not mapped
+	bytes   int    // of all chunks
+	ends    []batchEnds
+	floats  []series.Floats // the series of a floatsSet, which need no copy: the fields above are unused
+	size    int             // number of series
+	items   []item          // results, by series
 
 	compute func(*item, decoded)
 	cover   *cover
@@ -73,8 +74,8 @@ type batchEnds struct{ labels, chunks int }
 // read fills the batch with series of a set until the batch is full, the set ends or the query ends. It returns
 // false if the batch has no series.
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
-	b.labels, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0],
-		b.floats[:0], 0, 0
+	b.labels, b.metrics, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.metrics[:0], b.chunks[:0],
+		b.data[:0], b.ends[:0], b.floats[:0], 0, 0
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))
 	for b.size < most && b.bytes < batchBytes && ev.ctx.Err() == nil && set.next() {
 		set.keep(b)
@@ -85,7 +86,10 @@ func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 
 // keep copies the current series, which is valid only until next. Mapped chunks are not copied.
 func (s *rawSet) keep(b *seriesBatch) {
-	b.labels = append(b.labels, s.set.Labels()...)
+	metric, ok := s.decoded()
+	if b.metrics = append(b.metrics, metric); !ok {
+		b.labels = append(b.labels, s.set.Labels()...)
+	}
 	for _, c := range s.set.Chunks() {
 		b.bytes += len(c.Data)
 		if !c.Mapped {
@@ -114,6 +118,9 @@ func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
 	builder := &b.builder
 	if b.lent {
 		builder = &it.builder
+	}
+	if it.metric = b.metrics[i]; from.labels == b.ends[i].labels {
+		return b.cover.decode(&b.of, b.chunks[from.chunks:b.ends[i].chunks], mint, maxt)
 	}
 	if it.metric, err = metricOf(b.labels[from.labels:b.ends[i].labels], builder, b.lent); err != nil {
 		return err

@@ -3,6 +3,7 @@ package columns
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -64,7 +65,19 @@ func (s *rawSet) next() bool {
 }
 
 func (s *rawSet) labels() (labels.Labels, error) {
+	if metric, ok := s.decoded(); ok {
+		return metric, nil
+	}
 	return metricOf(s.set.Labels(), &s.builder, s.lent)
+}
+
+// decoded returns the labels of the current series if the storage has them decoded.
+func (s *rawSet) decoded() (_ labels.Labels, ok bool) {
+	from, ok := s.set.(series.Decoded)
+	if !ok {
+		return labels.EmptyLabels(), false
+	}
+	return from.Metric()
 }
 
 // metricOf decodes labels. Lent labels belong to the builder and are valid until it is used again.
@@ -99,8 +112,12 @@ func (c *cover) decode(to *decoded, chunks []series.Chunk, mint, maxt int64) err
 		if chunk.Encoding != chunkenc.EncXOR || from > 0 && to.points[from-1].T >= chunk.MinMS {
 			return errNeedSamples
 		}
+		until := int64(math.MaxInt64)
+		if chunk.MaxMS > maxt {
+			until = maxt
+		}
 		var err error
-		if to.points, err = xor.AppendPoints(to.points, chunk.Data, xor.Ascending); err != nil {
+		if to.points, err = xor.AppendPointsUntil(to.points, chunk.Data, xor.Ascending, until); err != nil {
 			return fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, chunk.MinMS, chunk.MaxMS, err)
 		}
 		if from > 0 && len(to.points) > from && to.points[from].T <= to.points[from-1].T {

@@ -76,16 +76,35 @@ const headerBytes = 2
 // AppendPoints appends the samples of a chunk. With an error it appends the samples before
 // the corrupt sample.
 func AppendPoints[P Sample](dst []P, chunk []byte, order Order) ([]P, error) {
+	return AppendPointsUntil(dst, chunk, order, math.MaxInt64)
+}
+
+// untilBatch is the number of samples that AppendPointsUntil decodes before it looks at the time.
+const untilBatch = 16
+
+// AppendPointsUntil is AppendPoints without most of the samples after maxt, in ms: it does not decode them.
+func AppendPointsUntil[P Sample](dst []P, chunk []byte, order Order, maxt int64) ([]P, error) {
 	var r Reader
 	if err := r.Reset(chunk, order); err != nil {
 		return dst, err
 	}
 	// A sample takes two bits or more. So the slice is bounded by the bytes of the chunk, even if
 	// the header has a wrong number.
-	n, from := min(r.samples, 2+len(chunk)*4), len(dst)
-	dst = slices.Grow(dst, n)[:from+n]
-	n, err := Read(&r, dst[from:])
-	return dst[:from+n], err
+	n := min(r.samples, 2+len(chunk)*4)
+	dst = slices.Grow(dst, n)
+	batch := untilBatch
+	if maxt == math.MaxInt64 {
+		batch = n
+	}
+	for n > 0 {
+		from := len(dst)
+		read, err := Read(&r, dst[from:from+min(batch, n)])
+		if dst = dst[:from+read]; read == 0 || err != nil || Point(dst[len(dst)-1]).T > maxt {
+			return dst, err
+		}
+		n -= read
+	}
+	return dst, nil
 }
 
 // Reader decodes a chunk in batches. Its zero value has no samples.

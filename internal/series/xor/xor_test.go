@@ -318,3 +318,19 @@ func BenchmarkDecoders(b *testing.B) {
 		})
 	}
 }
+
+func TestAppendPointsUntil_HasAllSamplesUpToTheTime(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 2_000 {
+		samples := randomSamples(rng, 1+rng.IntN(130))
+		last := rng.IntN(len(samples))
+		got, err := AppendPointsUntil([]Point{{1, 2}}, AppendChunk(nil, samples), Ascending, samples[last].T)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = got[1:]
+		if len(got) <= last || len(got) > last+1+untilBatch || !slices.EqualFunc(got, samples[:len(got)], samePoint) {
+			t.Fatalf("%d samples up to number %d of %d: %v, want the first of %v", len(got), last, len(samples), got, samples)
+		}
+	}
+}

@@ -26,6 +26,8 @@ const (
 	groupBytes  = 4 << 10 // a group ends after the series that brings it to this size
 	// sectionMax is the limit of the summaries of one series, in bytes. A series that has more has none.
 	sectionMax = 64 << 20
+	// groupMax is the limit of a group, in bytes: less than groupBytes, then one more series.
+	groupMax = groupBytes + 2*binary.MaxVarintLen64 + sectionMax + crc32.Size
 )
 
 // The flags of a summary.

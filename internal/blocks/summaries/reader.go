@@ -33,6 +33,9 @@ func (h Header) Table(src []byte) (Table, error) {
 			return Table{}, fmt.Errorf("%w: group %d is out of order", ErrCorrupt, i)
 		}
 		ref, at = int(t.ref(i)), t.offset(i)
+		if n := t.offset(i+1) - at; n > groupMax {
+			return Table{}, fmt.Errorf("%w: group %d has %d bytes", ErrCorrupt, i, n)
+		}
 	}
 	return t, nil
 }

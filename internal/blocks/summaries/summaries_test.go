@@ -256,6 +256,29 @@ func TestReader_ForeignAndDamagedFilesAreErrors(t *testing.T) {
 	check("newer", newer, block)
 }
 
+// Readers hold a group in memory: a table whose checksum is right must not make them allocate anything.
+func TestTable_GroupOfTooManyBytesIsAnError(t *testing.T) {
+	table := func(end uint64, offsets ...uint64) error {
+		var src []byte
+		for i, at := range offsets {
+			src = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(src, uint32(i+1)), at)
+		}
+		_, err := Header{TableAt: end, Groups: uint32(len(offsets))}.Table(appendChecksum(src, 0))
+		return err
+	}
+	if err := table(HeaderBytes+2*groupMax, HeaderBytes, HeaderBytes+groupMax); err != nil {
+		t.Error(err)
+	}
+	for _, end := range []uint64{HeaderBytes + 2*groupMax + 1, 1 << 40, 1 << 60} {
+		if err := table(end, HeaderBytes, HeaderBytes+groupMax); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%d bytes: %v", end-HeaderBytes-groupMax, err)
+		}
+	}
+	if err := table(1<<40, HeaderBytes, 1<<39); !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+}
+
 func TestWriter_SeriesOutOfOrderIsAnError(t *testing.T) {
 	w, err := NewWriter(&memory{}, block)
 	if err != nil {

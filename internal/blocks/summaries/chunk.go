@@ -70,5 +70,5 @@ func (d *Decoder) Split(c series.Chunk, at int64, all *series.Summary) (
 	}
 	tail = series.Summary{Count: all.Count - n, Changes: all.Changes - changes, First: next.F, Last: all.Last, Min: next.F,
 		Max: all.Last}
-	return head, tail, [2]int64{d.points[n-1].T, next.T}, true
+	return head, tail, [2]int64{d.points[n-1].T, next.T}, uint(tail.Changes) < uint(tail.Count)
 }

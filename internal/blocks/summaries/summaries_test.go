@@ -360,6 +360,31 @@ func TestDecoder_SummaryOfAChunk(t *testing.T) {
 	}
 }
 
+// A summary that is not of its chunk makes no parts that readers of summaries refuse.
+func TestDecoder_SplitByTheSummaryOfAnotherChunk(t *testing.T) {
+	var points []promql.FPoint
+	for i := range 100 {
+		points = append(points, promql.FPoint{T: int64(10 * i), F: float64(i)})
+	}
+	c := series.Chunk{MaxMS: 990, Encoding: chunkenc.EncXOR, Data: xor.AppendChunk(nil, points)}
+	good, _ := series.SummaryOf(points)
+	var d Decoder
+	for changes, want := range map[int]bool{good.Changes: true, 50: true, 0: false, 49: false} {
+		all := good
+		all.Changes = changes
+		head, tail, _, ok := d.Split(c, 495, &all)
+		if ok != want {
+			t.Errorf("%d changes: %v: %+v %+v", changes, ok, head, tail)
+		}
+		for _, part := range []series.Summary{head, tail} {
+			one := series.Chunk{Encoding: series.Summarized, Data: series.AppendSummary(nil, part)}
+			if _, err := one.Summary(); ok && err != nil {
+				t.Errorf("%d changes: %+v: %v", changes, part, err)
+			}
+		}
+	}
+}
+
 func FuzzOpen(f *testing.F) {
 	r := rand.New(rand.NewPCG(7, 8))
 	f.Add(fileOf(f, [][]series.Summary{randomSummaries(r, 20), randomSummaries(r, 3)}), uint64(4), []byte{})

@@ -85,6 +85,7 @@ type Fanout struct {
 	budget    budget
 
 	apart, whole pause // chunks are not joined; no samples between steps are left out. See noteOverlap
+	unsummarized pause // no summaries are requested: series had them beside histograms or aggregates
 }
 
 // New returns a Fanout.

@@ -148,6 +148,8 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 		}
 		if overlaps {
 			q.q.f.noteOverlap(k.steps)
+		} else {
+			q.q.f.unsummarized.begin()
 		}
 		q.discard(k)
 		if sr.Steps = nil; !overlaps || !k.steps.borders { // otherwise each summary is of one chunk now

@@ -22,6 +22,9 @@ import (
 // stores differ if one of the stores has fewer of these chunks, and different chunks overlap. A summary is of one chunk
 // then, so that unite finds the same chunk of another store.
 func (f *Fanout) relax(sr *storeapi.SeriesRequest, infos []*storeapi.Info) lacking {
+	if f.unsummarized.on() {
+		sr.Summaries = nil
+	}
 	if sr.Steps == nil && sr.Summaries == nil || f.whole.on() || severalReplicas(infos, *sr) {
 		sr.Steps, sr.Summaries, sr.JoinMS = nil, nil, 0
 		return lacking{}

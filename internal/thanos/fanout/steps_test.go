@@ -105,6 +105,31 @@ func TestQuerier_SelectFloatsAtSteps(t *testing.T) {
 	}
 }
 
+// A series with summaries beside histograms is read again without summaries, and later selections request none at once.
+func TestQuerier_SummariesBesideHistogramsAreRequestedOnce(t *testing.T) {
+	store := storeOf(t, []sample{{t: 5000, h: true}})
+	summary := series.Chunk{MinMS: 1000, MaxMS: 2000, Encoding: series.Summarized, Data: series.AppendSummary(nil, series.Summary{Count: 2})}
+	store.series[0].chunks = append([]series.Chunk{summary}, store.series[0].chunks...)
+	f, _ := newTestFanout(t, Options{}, store)
+	for range 3 {
+		q, err := f.Queryable(Request{}).Querier(0, 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		needs := series.Needs{Summaries: &series.Summaries{Windows: series.Windows{Ends: someSteps, RangeMS: 4000, MaxMS: 10_000, Whole: true}}}
+		for set := q.(series.FloatsSelector).SelectFloats(t.Context(), needs, &storage.SelectHints{End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")); set.Next(); {
+		}
+		q.Close()
+	}
+	var had []bool
+	for _, r := range store.requests {
+		had = append(had, r.Summaries != nil)
+	}
+	if want := []bool{true, false, false, false}; !slices.Equal(had, want) {
+		t.Errorf("requests with summaries: %v, want %v", had, want)
+	}
+}
+
 // A store without Info may have any replicas.
 func TestSeveralReplicas_OfUnknownStores(t *testing.T) {
 	sr := storeapi.SeriesRequest{MaxMS: 100, WithoutReplicaLabels: []string{"replica"}}

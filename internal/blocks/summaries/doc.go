@@ -1,6 +1,6 @@
 // Package summaries is a file beside a block that says of each chunk what it contributes to a window that covers it
 // whole (series.Summary). A query reads it instead of the chunks. The input of a Writer is the summaries of a block,
-// which SummaryOf makes of chunks; a Reader returns them in the order of the chunks in the block's index. The package
+// which a Decoder makes of chunks; a Reader returns them in the order of the chunks in the block's index. The package
 // opens no files and knows no directories.
 //
 // All numbers are little-endian; a varint is one of encoding/binary, of zigzag form if it may be negative.
@@ -30,8 +30,7 @@
 //
 // "Before" means the summary before in the series; before the first, all are 0.
 //
-// A reader of a bucket needs three ranges of the object, of which the last two lie behind each other for the last
-// groups: HeaderBytes at offset 0, from which ReadHeader learns Header.TableAt and Header.TableBytes; the table, a few
-// bytes for each 4 KiB, for Header.Table; and, for a series, the range that Table.Find returns, for OpenGroup. All are
-// checked by themselves: a block's identity in the header, checksums in all three.
+// A reader of a bucket needs three ranges of the object: OpenTable reads the header and the table, a few bytes for each
+// 4 KiB, and a Cursor the group of a series. All are checked by themselves: a block's identity in the header, checksums
+// in all three.
 package summaries

@@ -20,8 +20,7 @@ const (
 	magic   = "FSUM"
 	version = 2
 
-	// HeaderBytes is the length of a header.
-	HeaderBytes = 68
+	headerBytes = 68
 	entryBytes  = 12      // of the table
 	groupBytes  = 4 << 10 // a group ends after the series that brings it to this size
 	// sectionMax is the limit of the summaries of one series, in bytes. A series that has more has none.
@@ -64,14 +63,14 @@ func NewBlock(ulid [16]byte, indexBytes uint64, indexEnd []byte, segmentBytes ..
 	return b
 }
 
-// Header is the start of a file.
-type Header struct {
+// header is the start of a file.
+type header struct {
 	Block
 	TableAt        uint64
 	Groups, Series uint32
 }
 
-func (h Header) append(dst []byte) []byte {
+func (h header) append(dst []byte) []byte {
 	from := len(dst)
 	dst = append(append(dst, magic...), version, 0, 0, 0)
 	dst = append(dst, h.ULID[:]...)
@@ -82,15 +81,15 @@ func (h Header) append(dst []byte) []byte {
 	return appendChecksum(dst, from)
 }
 
-// ReadHeader reads the header at the start of src, a file of the block.
-func ReadHeader(src []byte, block Block) (h Header, err error) {
-	if len(src) < HeaderBytes || string(src[:len(magic)]) != magic {
+// readHeader reads the header at the start of src, a file of the block.
+func readHeader(src []byte, block Block) (h header, err error) {
+	if len(src) < headerBytes || string(src[:len(magic)]) != magic {
 		return h, fmt.Errorf("%w: no header", ErrCorrupt)
 	}
 	if src[len(magic)] != version {
 		return h, fmt.Errorf("%w: version %d, not %d", ErrCorrupt, src[len(magic)], version)
 	}
-	if _, err := checked(src[:HeaderBytes]); err != nil {
+	if _, err := checked(src[:headerBytes]); err != nil {
 		return h, fmt.Errorf("header: %w", err)
 	}
 	le := binary.LittleEndian
@@ -101,14 +100,14 @@ func ReadHeader(src []byte, block Block) (h Header, err error) {
 	if h.Block != block {
 		return h, fmt.Errorf("%w: they are of another block", ErrCorrupt)
 	}
-	if h.TableAt < HeaderBytes || h.TableAt > math.MaxInt64/2 {
+	if h.TableAt < headerBytes || h.TableAt > math.MaxInt64/2 {
 		return h, fmt.Errorf("%w: table at %d", ErrCorrupt, h.TableAt)
 	}
 	return h, nil
 }
 
-// TableBytes returns the length of the table, with which the file ends.
-func (h Header) TableBytes() uint64 { return uint64(h.Groups)*entryBytes + crc32.Size }
+// tableBytes returns the length of the table, with which the file ends.
+func (h header) tableBytes() uint64 { return uint64(h.Groups)*entryBytes + crc32.Size }
 
 func appendChecksum(dst []byte, from int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[from:], castagnoli))

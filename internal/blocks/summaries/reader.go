@@ -17,17 +17,14 @@ type Table struct {
 	end     uint64 // of the last group
 }
 
-// Table checks src, the bytes of the table, which the result aliases.
-func (h Header) Table(src []byte) (Table, error) {
-	if uint64(len(src)) != h.TableBytes() {
-		return Table{}, fmt.Errorf("%w: table of %d bytes, not %d", ErrCorrupt, len(src), h.TableBytes())
-	}
+// table checks src, the bytes of the table, which the result aliases.
+func (h header) table(src []byte) (Table, error) {
 	entries, err := checked(src)
 	if err != nil {
 		return Table{}, fmt.Errorf("table: %w", err)
 	}
 	t := Table{entries, h.TableAt}
-	ref, at := -1, uint64(HeaderBytes)
+	ref, at := -1, uint64(headerBytes)
 	for i := range t.Len() {
 		if int(t.ref(i)) <= ref || t.offset(i) < at || t.offset(i) > t.end {
 			return Table{}, fmt.Errorf("%w: group %d is out of order", ErrCorrupt, i)
@@ -236,25 +233,42 @@ func (s *Series) At() *series.Summary { return &s.s }
 // Err returns the error after which Next returned false, an ErrCorrupt; nil at the end.
 func (s *Series) Err() error { return s.err }
 
+// OpenTable reads the header and the table of the file of a block, of a size in bytes, and checks both; groups are
+// checked when they are read. The result aliases what read returns.
+func OpenTable(size uint64, block Block, read func(from, to uint64) ([]byte, error)) (Table, error) {
+	head, err := read(0, min(size, headerBytes))
+	if err != nil {
+		return Table{}, err
+	}
+	h, err := readHeader(head, block)
+	if err != nil {
+		return Table{}, err
+	}
+	if end := h.TableAt + h.tableBytes(); size != end {
+		return Table{}, fmt.Errorf("%w: %d bytes, not %d", ErrCorrupt, size, end)
+	}
+	src, err := read(h.TableAt, size)
+	if err != nil {
+		return Table{}, err
+	}
+	return h.table(src)
+}
+
 // Reader reads a file that is in memory as a whole, for example mapped. It is safe for concurrent use.
 type Reader struct {
 	file  []byte
 	table Table
 }
 
-// Open checks the header and the table of the file of a block; groups are checked when they are read. The reader
-// aliases the file.
+// Open is OpenTable for a file in memory, which the reader aliases.
 func Open(file []byte, block Block) (*Reader, error) {
-	h, err := ReadHeader(file, block)
-	if err != nil {
-		return nil, err
-	}
-	if uint64(len(file)) != h.TableAt+h.TableBytes() {
-		return nil, fmt.Errorf("%w: %d bytes, not %d", ErrCorrupt, len(file), h.TableAt+h.TableBytes())
-	}
-	table, err := h.Table(file[h.TableAt:])
-	return &Reader{file, table}, err
+	r := &Reader{file: file}
+	var err error
+	r.table, err = OpenTable(uint64(len(file)), block, r.read)
+	return r, err
 }
+
+func (r *Reader) read(from, to uint64) ([]byte, error) { return r.file[from:to], nil }
 
 // Cursor finds series in a file. It is fastest if their references ascend.
 type Cursor struct {
@@ -265,9 +279,7 @@ type Cursor struct {
 }
 
 // Cursor returns a cursor.
-func (r *Reader) Cursor() *Cursor {
-	return r.table.Cursor(func(from, to uint64) ([]byte, error) { return r.file[from:to], nil })
-}
+func (r *Reader) Cursor() *Cursor { return r.table.Cursor(r.read) }
 
 // Cursor returns a cursor that reads groups by a function. What read returns must be valid until it is called again.
 func (t *Table) Cursor(read func(from, to uint64) ([]byte, error)) *Cursor {

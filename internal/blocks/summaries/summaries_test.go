@@ -263,18 +263,18 @@ func TestTable_GroupOfTooManyBytesIsAnError(t *testing.T) {
 		for i, at := range offsets {
 			src = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(src, uint32(i+1)), at)
 		}
-		_, err := Header{TableAt: end, Groups: uint32(len(offsets))}.Table(appendChecksum(src, 0))
+		_, err := header{TableAt: end, Groups: uint32(len(offsets))}.table(appendChecksum(src, 0))
 		return err
 	}
-	if err := table(HeaderBytes+2*groupMax, HeaderBytes, HeaderBytes+groupMax); err != nil {
+	if err := table(headerBytes+2*groupMax, headerBytes, headerBytes+groupMax); err != nil {
 		t.Error(err)
 	}
-	for _, end := range []uint64{HeaderBytes + 2*groupMax + 1, 1 << 40, 1 << 60} {
-		if err := table(end, HeaderBytes, HeaderBytes+groupMax); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%d bytes: %v", end-HeaderBytes-groupMax, err)
+	for _, end := range []uint64{headerBytes + 2*groupMax + 1, 1 << 40, 1 << 60} {
+		if err := table(end, headerBytes, headerBytes+groupMax); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%d bytes: %v", end-headerBytes-groupMax, err)
 		}
 	}
-	if err := table(1<<40, HeaderBytes, 1<<39); !errors.Is(err, ErrCorrupt) {
+	if err := table(1<<40, headerBytes, 1<<39); !errors.Is(err, ErrCorrupt) {
 		t.Error(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 type Writer struct {
 	to      io.WriteSeeker
 	buf     *bufio.Writer
-	header  Header
+	header  header
 	at      uint64 // offset behind the last group
 	group   []byte
 	first   uint64 // the first reference of the group
@@ -30,8 +30,8 @@ type Writer struct {
 
 // NewWriter begins a file. Until Close the file is not valid.
 func NewWriter(to io.WriteSeeker, block Block) (*Writer, error) {
-	w := &Writer{to: to, buf: bufio.NewWriterSize(to, 64<<10), header: Header{Block: block}, at: HeaderBytes}
-	_, err := w.buf.Write(make([]byte, HeaderBytes))
+	w := &Writer{to: to, buf: bufio.NewWriterSize(to, 64<<10), header: header{Block: block}, at: headerBytes}
+	_, err := w.buf.Write(make([]byte, headerBytes))
 	return w, err
 }
 

@@ -87,23 +87,15 @@ func (b *block) openSide(ctx context.Context) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	head := make([]byte, summaries.HeaderBytes)
-	if _, err := found.object.ReadAt(ctx, head, 0, 0); err != nil {
-		return nil, err
-	}
-	h, err := summaries.ReadHeader(head, id)
+	found.table, err = summaries.OpenTable(uint64(attributes.Size), id, func(from, to uint64) ([]byte, error) {
+		if to-from > tableMax {
+			return nil, fmt.Errorf("%w: a table of %d bytes", summaries.ErrCorrupt, to-from)
+		}
+		src := make([]byte, to-from)
+		_, err := found.object.ReadAt(ctx, src, int64(from), 0)
+		return src, err
+	})
 	if err != nil {
-		return nil, err
-	}
-	if n := h.TableAt + h.TableBytes(); n != uint64(attributes.Size) || h.TableBytes() > tableMax {
-		return nil, fmt.Errorf("%w: %d bytes, not %d, with a table of %d bytes", summaries.ErrCorrupt, attributes.Size, n,
-			h.TableBytes())
-	}
-	table := make([]byte, h.TableBytes())
-	if _, err := found.object.ReadAt(ctx, table, int64(h.TableAt), 0); err != nil {
-		return nil, err
-	}
-	if found.table, err = h.Table(table); err != nil {
 		return nil, err
 	}
 	return found, nil

@@ -139,7 +139,7 @@ func BenchmarkDecode(b *testing.B) {
 			for _, m := range to.messages {
 				pieces = append(pieces, mem.BufferSlice{mem.SliceBuffer(m)})
 			}
-			codec := Codec()
+			codec := clientCodec()
 			b.ReportAllocs()
 			for b.Loop() {
 				set := &SeriesSet{stream: reader{&memoryStream{pieces: pieces}, codec}, cancel: func() {}}

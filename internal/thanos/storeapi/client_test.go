@@ -310,7 +310,7 @@ type memoryStream struct {
 }
 
 func (c *memoryStream) SendMsg(m any) error {
-	data, err := Codec().Marshal(m)
+	data, err := clientCodec().Marshal(m)
 	if err == nil {
 		c.messages = append(c.messages, data.Materialize())
 		data.Free()
@@ -324,7 +324,7 @@ func (c *memoryStream) RecvMsg(m any) error {
 	}
 	next := c.pieces[0]
 	c.pieces = c.pieces[1:]
-	return Codec().Unmarshal(next, m)
+	return clientCodec().Unmarshal(next, m)
 }
 
 func (*memoryStream) SetHeader(_ metadataMD) error  { return nil }
@@ -358,12 +358,12 @@ func TestOutFrame_ASmallMessageDoesNotHoldALargeBuffer(t *testing.T) {
 
 func TestOutFrame_IsSentOnce(t *testing.T) {
 	f := outFrame{buf: frames.Pool.Get()}
-	data, err := Codec().Marshal(&f)
+	data, err := clientCodec().Marshal(&f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	data.Free()
-	if _, err := Codec().Marshal(&f); !errors.Is(err, errSentTwice) {
+	if _, err := clientCodec().Marshal(&f); !errors.Is(err, errSentTwice) {
 		t.Errorf("a second time: %v", err)
 	}
 }
@@ -385,7 +385,7 @@ func TestSeriesSet_DoesNotAllocatePerSeries(t *testing.T) {
 	for _, m := range stream.messages {
 		pieces = append(pieces, mem.BufferSlice{mem.SliceBuffer(m)})
 	}
-	codec := Codec()
+	codec := clientCodec()
 	in := &memoryStream{}
 	n := testing.AllocsPerRun(10, func() {
 		in.pieces = slices.Clone(pieces)

@@ -18,15 +18,11 @@ import (
 // connBufferBytes is the size of one read or write on a connection: a batch.
 const connBufferBytes = 128 << 10
 
-// Codec is the codec of clients and servers of this package. It encodes and decodes
-// series by hand and everything else with protobuf's own codec. Its name is "proto".
-func Codec() encoding.CodecV2 { return codec{fallback: encoding.GetCodecV2("proto")} }
-
 // requestElementsMax limits the messages and elements of repeated fields in one request to a
 // server. A push of 10,000 profiles with 50 labels each has just as many.
 const requestElementsMax = 520_000
 
-// GRPCServerOptions let a grpc.Server use Codec, with buffers that fit. They also limit the
+// GRPCServerOptions let a grpc.Server use this package's codec, with buffers that fit. They also limit the
 // elements of a request (requestElementsMax) for every service of that server.
 func GRPCServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), requestElementsMax}),
@@ -39,6 +35,8 @@ func GRPCDialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithReadBufferSize(connBufferBytes), grpc.WithWriteBufferSize(connBufferBytes)}
 }
 
+// codec is the codec of clients and servers. It encodes and decodes series by hand and everything else with protobuf's
+// own codec.
 type codec struct {
 	fallback    encoding.CodecV2
 	elementsMax int // of a message decoded by fallback; 0: no limit

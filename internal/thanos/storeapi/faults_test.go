@@ -130,7 +130,7 @@ func (h *hostileStream) RecvMsg(m any) error {
 	if h.n++; data == nil {
 		return io.EOF
 	}
-	return Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m)
+	return clientCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m)
 }
 
 // A store must not exceed the client's limit within one series.

@@ -14,6 +14,9 @@ import (
 // chunks only for SelectOptions.Summaries.
 const Summarized = chunkenc.Encoding(0xfe)
 
+// IsSummarized reports whether the data of a chunk is a Summary.
+func IsSummarized(c Chunk) bool { return c.Encoding == Summarized }
+
 // Summaries state which chunks of a selection may be Summarized.
 type Summaries struct {
 	Windows

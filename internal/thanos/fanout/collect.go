@@ -390,8 +390,8 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 // mixed reports whether a series has summaries beside chunks that are not of floats, which are read through iterators.
 func (k *collected) mixed() bool {
 	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
-		return slices.ContainsFunc(s.chunks, isSummarized) && slices.ContainsFunc(s.chunks, func(c series.Chunk) bool {
-			return c.Encoding != chunkenc.EncXOR && !isSummarized(c)
+		return slices.ContainsFunc(s.chunks, series.IsSummarized) && slices.ContainsFunc(s.chunks, func(c series.Chunk) bool {
+			return c.Encoding != chunkenc.EncXOR && !series.IsSummarized(c)
 		})
 	})
 }
@@ -407,12 +407,12 @@ func (k *collected) overlapping() bool {
 // withoutSummarized removes the summaries of sorted chunks that are there as well, from another store with the same
 // data, in place.
 func withoutSummarized(chunks []series.Chunk) []series.Chunk {
-	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isSummarized) {
+	if len(chunks) < 2 || !slices.ContainsFunc(chunks, series.IsSummarized) {
 		return chunks
 	}
 	var decoder summaries.Decoder
 	return slices.CompactFunc(chunks, func(c, whole series.Chunk) bool {
-		if !isSummarized(c) || whole.MinMS != c.MinMS || whole.MaxMS != c.MaxMS {
+		if !series.IsSummarized(c) || whole.MinMS != c.MinMS || whole.MaxMS != c.MaxMS {
 			return false
 		}
 		s := decoder.Summary(whole)

@@ -60,7 +60,7 @@ func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []p
 
 // Summarized implements series.Floats.
 func (s *storedSeries) Summarized() []series.Chunk {
-	if slices.ContainsFunc(s.chunks, isSummarized) {
+	if slices.ContainsFunc(s.chunks, series.IsSummarized) {
 		return s.chunks
 	}
 	return nil

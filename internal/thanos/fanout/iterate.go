@@ -18,7 +18,6 @@ import (
 type milliseconds = int64
 
 func isAggregated(c series.Chunk) bool { return c.Encoding == series.Aggregated }
-func isSummarized(c series.Chunk) bool { return c.Encoding == series.Summarized }
 
 // track returns an iterator over sorted chunks. The iterator skips samples that are not later than samples of previous
 // chunks. pieces means that it also skips samples outside a chunk's time range. replica means that the chunks are of

@@ -52,8 +52,6 @@ func stepsSummaries(r SeriesRequest) *series.Summaries {
 	return s
 }
 
-func isSummarized(c series.Chunk) bool { return c.Encoding == series.Summarized }
-
 // stepsFilter returns nil if the request needs all samples, or if the stores behind the source remove samples.
 func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
 	if s.src.Capabilities().ForwardsSteps || r.Steps == nil || r.SkipChunks {
@@ -130,7 +128,7 @@ func (f *stepsFilter) joins(before []series.Chunk, c series.Chunk) bool {
 // without steps.
 func (f *stepsFilter) add(c series.Chunk) bool {
 	before := len(f.points)
-	if isSummarized(c) {
+	if series.IsSummarized(c) {
 		s, err := c.Summary()
 		invariant.Check(err == nil, "summary of a source: %v", err)
 		f.points = append(f.points, floats.Point{T: c.MaxMS, F: s.Last})
@@ -176,7 +174,7 @@ func (f *stepsFilter) encode(whole []series.Chunk) {
 		bytes += len(c.Data)
 	}
 	f.data, f.points = floats.AppendChunk(f.data, f.points), f.points[:0]
-	if len(f.data)-from >= bytes && !slices.ContainsFunc(whole, isSummarized) {
+	if len(f.data)-from >= bytes && !slices.ContainsFunc(whole, series.IsSummarized) {
 		f.data = f.data[:from]
 		f.chunks = append(f.chunks, whole...)
 		return

@@ -258,7 +258,7 @@ func LocalSeries(ctx context.Context, from series.Source, external labels.Labels
 	if err != nil {
 		return Failed(err)
 	}
-	return selection{series.SelectReplacingLabels(ctx, q, series.SelectOptions{LabelsOnly: r.SkipChunks, Summaries: r.Summaries},
-		external,
-		r.WithoutReplicaLabels, series.NewSortBudget(r.SortBytesMax), matchers...), q}
+	opts := series.SelectOptions{LabelsOnly: r.SkipChunks, Summaries: r.Summaries}
+	return selection{series.SelectReplacingLabels(ctx, q, opts, external, r.WithoutReplicaLabels,
+		series.NewSortBudget(r.SortBytesMax), matchers...), q}
 }

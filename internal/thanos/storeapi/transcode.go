@@ -11,8 +11,7 @@ import (
 
 // supported reports whether StoreAPI has the encoding.
 func supported(e chunkenc.Encoding) bool {
-	return e != chunkenc.EncNone && e <= storepb.EncodingMax || e == series.Aggregated ||
-		e == series.Summarized
+	return e != chunkenc.EncNone && e <= storepb.EncodingMax || e == series.Aggregated || e == series.Summarized
 }
 
 // supportedChunks re-encodes chunks whose encoding has no number in StoreAPI. The new chunks lack

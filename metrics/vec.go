@@ -2,11 +2,11 @@ package metrics
 
 import (
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"log"
 	"maps"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -500,7 +500,9 @@ func (v *Vec[M]) panicLabelCount(n int) { panic(fmt.Errorf("BUG: %w", v.labelCou
 // hashKey makes hashes of label values unpredictable for those who choose the values.
 type hashKey [2]uint64
 
-func newHashKey() hashKey { return hashKey{rand.Uint64(), rand.Uint64()} }
+func newHashKey() hashKey {
+	return hashKey{maphash.Bytes(maphash.MakeSeed(), nil), maphash.Bytes(maphash.MakeSeed(), nil)}
+}
 
 // hash folds products of 128 bits, without a call for short values: calls of maphash, one for each value, cost as much
 // as the rest of a look-up.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +45,11 @@ func Summarize(ctx context.Context, opts SummarizeOptions, out io.Writer) (err e
 	if err := store.Sync(ctx); err != nil {
 		return err
 	}
-	return store.Summarize(ctx, from, opts.DryRun, func(m *bucket.Meta, bytes int64) {
+	var unwritten error
+	err = store.Summarize(ctx, from, opts.DryRun, func(m *bucket.Meta, bytes int64) {
 		at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-		fmt.Fprintf(out, "%s  %s  %s  %d bytes\n", m.ID, at(m.MinMS), at(m.MaxMS), bytes)
+		_, failed := fmt.Fprintf(out, "%s  %s  %s  %d bytes\n", m.ID, at(m.MinMS), at(m.MaxMS), bytes)
+		unwritten = cmp.Or(unwritten, failed)
 	})
+	return errors.Join(err, unwritten)
 }

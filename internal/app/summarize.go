@@ -45,11 +45,12 @@ func Summarize(ctx context.Context, opts SummarizeOptions, out io.Writer) (err e
 	if err := store.Sync(ctx); err != nil {
 		return err
 	}
-	var unwritten error
+	made, unwritten := 0, error(nil)
 	err = store.Summarize(ctx, from, opts.DryRun, func(m *bucket.Meta, bytes int64) {
 		at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 		_, failed := fmt.Fprintf(out, "%s  %s  %s  %d bytes\n", m.ID, at(m.MinMS), at(m.MaxMS), bytes)
-		unwritten = cmp.Or(unwritten, failed)
+		made, unwritten = made+1, cmp.Or(unwritten, failed)
 	})
+	opts.Logger.Info("Looked for raw blocks without summaries", "blocks", len(store.Blocks()), "listed", made)
 	return errors.Join(err, unwritten)
 }

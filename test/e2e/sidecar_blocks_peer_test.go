@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -17,11 +16,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/prompb"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -91,54 +88,15 @@ func (p *sidecarPair) write(from, until int64) {
 	}
 }
 
-// exactly returns one line for each series of a response, with all bits of its samples.
-func exactly(client *storeapi.Client, r storeapi.SeriesRequest) ([]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	set := client.Series(ctx, r)
-	defer set.Close()
-	var lines []string
-	builder := labels.NewScratchBuilder(8)
-	for set.Next() {
-		lset, err := labelenc.Labels(set.Labels(), &builder)
-		if err != nil {
-			return nil, err
-		}
-		line := lset.String()
-		for _, c := range set.Chunks() {
-			chunk, err := chunkenc.FromData(c.Encoding, slices.Clone(c.Data))
-			if err != nil {
-				return nil, err
-			}
-			it := chunk.Iterator(nil)
-			for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
-				if at := it.AtT(); at < r.MinMS || at > r.MaxMS {
-					continue
-				}
-				switch kind {
-				case chunkenc.ValFloat:
-					at, v := it.At()
-					line += fmt.Sprintf(" %d=%x", at, math.Float64bits(v))
-				default:
-					at, h := it.AtFloatHistogram(nil)
-					line += fmt.Sprintf(" %d=%s", at, h)
-				}
-			}
-		}
-		lines = append(lines, line)
-	}
-	return lines, set.Err()
-}
-
 // compare compares the responses of both sidecars, and returns the number of series.
 func (p *sidecarPair) compare(what string, r storeapi.SeriesRequest) int {
 	p.t.Helper()
 	for range 50 {
-		before, err := exactly(p.remote.client, r)
+		before, err := storeSeries(p.remote.client, r)
 		noError(p.t, err)
-		got, err := exactly(p.direct.client, r)
+		got, err := storeSeries(p.direct.client, r)
 		noError(p.t, err)
-		after, err := exactly(p.remote.client, r)
+		after, err := storeSeries(p.remote.client, r)
 		noError(p.t, err)
 		if !slices.Equal(before, after) {
 			continue
@@ -209,7 +167,7 @@ func (p *sidecarPair) readsBlocks() {
 	r := storeapi.SeriesRequest{MinMS: p.begin, MaxMS: (p.begin + p.last.Load()) / 2, Matchers: []*labels.Matcher{equalMatcher("__name__", "some")}}
 	eventually(p.t, 60*time.Second, "blocks are read", func() bool {
 		before := p.remoteReads()
-		lines, err := exactly(p.direct.client, r)
+		lines, err := storeSeries(p.direct.client, r)
 		return err == nil && len(lines) > 0 && p.remoteReads() == before
 	})
 }

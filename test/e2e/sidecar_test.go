@@ -56,8 +56,8 @@ func storeClient(t *testing.T, address string) (*grpc.ClientConn, *storeapi.Clie
 	return conn, storeapi.NewClient(conn, storeapi.ClientOptions{})
 }
 
-// storeSeries returns one line per series of a response, with its samples, in the order
-// of the response.
+// storeSeries returns one line per series of a response, with its samples in the range of the request, in the order of
+// the response. Different samples have different text, also staleness markers and other NaN.
 func storeSeries(client *storeapi.Client, r storeapi.SeriesRequest) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -77,8 +77,17 @@ func storeSeries(client *storeapi.Client, r storeapi.SeriesRequest) ([]string, e
 				return nil, err
 			}
 			it := chunk.Iterator(nil)
-			for it.Next() != chunkenc.ValNone {
-				if at, v := it.At(); at >= r.MinMS && at <= r.MaxMS {
+			for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
+				at := it.AtT()
+				if at < r.MinMS || at > r.MaxMS {
+					continue
+				}
+				if kind != chunkenc.ValFloat {
+					_, h := it.AtFloatHistogram(nil)
+					line += fmt.Sprintf(" %d=%s", at, h)
+				} else if _, v := it.At(); math.IsNaN(v) {
+					line += fmt.Sprintf(" %d=NaN %x", at, math.Float64bits(v))
+				} else {
 					line += fmt.Sprintf(" %d=%g", at, v)
 				}
 			}

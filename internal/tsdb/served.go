@@ -60,9 +60,12 @@ func (d *ServedBlocks) Confirm(bytes, headMS int64, unfit error) {
 	for i := range blocks {
 		endMS = max(endMS, blocks[i].MaxTime)
 	}
+	if endMS > headMS { // the head accepts samples that are older than its oldest
+		err = fmt.Errorf("%w: they reach into its head", ErrNotServed)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.blocks, d.untilMS = blocks, min(headMS, endMS)
+	d.blocks, d.untilMS = blocks, endMS
 	reason := ""
 	if err != nil {
 		d.blocks, d.untilMS, reason = nil, math.MinInt64, err.Error()

@@ -25,17 +25,18 @@ type lateGate struct {
 	head    func() *tsdb.Head
 	rangeMS int64 // length of a block that is cut from the head
 
-	mu      sync.Mutex
-	enabled bool        // the database accepts out-of-order samples, or has done so
-	timeout *time.Timer // opens the gate; nil: the gate is open
+	mu       sync.Mutex
+	enabled  bool        // the database accepts out-of-order samples, or has done so
+	timeout  *time.Timer // opens the gate; nil: the gate is open
+	decideBy time.Time   // see decide
 }
 
 // gateTimeout is the longest time that commits wait. The visit of a million series takes about a second. If it takes
 // longer than gateTimeout, late samples that arrive in the rest of it can be lost.
-const gateTimeout = 5 * time.Second
+const gateTimeout = 30 * time.Second
 
-// gateDecision is the time that commits wait at most if the database goes on with another range of the head.
-const gateDecision = 100 * time.Millisecond
+// gateDecision is the time that commits wait if the database goes on with another range of the head.
+const gateDecision = 2 * time.Second
 
 // Messages of the database, in the order of a compaction.
 const (
@@ -43,14 +44,17 @@ const (
 	messageCheckpoint     = "Creating checkpoint"
 	messageCheckpointDone = "WAL checkpoint complete"
 	messageCollected      = "out-of-order compaction started"
+	messageFailed         = "compaction failed"
 )
 
 // observe closes and opens the gate. caller is the attribute of the message that has this name.
 func (g *lateGate) observe(message, caller string) {
 	switch {
-	case message == messageTruncated && caller == "truncateMemory", message == messageCheckpointDone:
-		g.close()
-	case message == messageCheckpoint, message == messageCollected:
+	case message == messageTruncated && caller == "truncateMemory":
+		g.close(gateDecision)
+	case message == messageCheckpointDone:
+		g.close(0)
+	case message == messageCheckpoint, message == messageCollected, message == messageFailed:
 		g.open()
 	}
 }
@@ -62,31 +66,39 @@ func (g *lateGate) goesOn() bool {
 }
 
 // close waits for running commits, and makes later ones wait. It does nothing if the database has no out-of-order
-// samples.
-//
-// The database logs messageTruncated before it raises the head's minimum time to the first sample that is left. So
-// goesOn is true there although a gap follows and no other range. So it is asked after gateDecision.
-func (g *lateGate) close() {
+// samples. decide opens the gate again within this time if the database goes on with another range; 0: it does not.
+func (g *lateGate) close(decide time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.enabled || g.timeout != nil {
 		return
 	}
 	g.commits.Lock()
-	g.timeout = time.AfterFunc(gateDecision, g.decide)
+	g.decideBy = time.Now().Add(decide)
+	if decide > 0 {
+		g.timeout = time.AfterFunc(gateDecision/100, g.decide)
+	} else {
+		g.timeout = time.AfterFunc(gateTimeout, g.open)
+	}
 }
 
 // decide opens the gate if the database goes on with another range of the head.
+//
+// The database logs messageTruncated before it raises the head's minimum time to the first sample that is left, so
+// goesOn can be true although no other range follows. So it is asked until it is false, or was true for gateDecision:
+// a process that gets little CPU raises the time late.
 func (g *lateGate) decide() {
-	if g.goesOn() {
-		g.open()
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.timeout != nil {
-		g.timeout.Stop()
-		g.timeout = time.AfterFunc(gateTimeout-gateDecision, g.open)
+	switch {
+	case g.timeout == nil:
+	case !g.goesOn():
+		g.timeout = time.AfterFunc(gateTimeout, g.open)
+	case time.Now().Before(g.decideBy):
+		g.timeout = time.AfterFunc(gateDecision/100, g.decide)
+	default:
+		g.timeout = nil
+		g.commits.Unlock()
 	}
 }
 

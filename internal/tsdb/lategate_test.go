@@ -152,19 +152,20 @@ func TestLateGate_ClosesBeforeAGapOfTheHead(t *testing.T) {
 	if len(closed) != 1 || !closed[0] {
 		t.Errorf("closed after the truncation: %v", closed)
 	}
-	gate.close()
-	gate.decide()
+	gate.observe(messageTruncated, "truncateMemory")
+	time.Sleep(gateDecision + time.Second)
 	if !waits(gate) {
 		t.Error("the gate opened, but the database does not go on with another range")
 	}
-	gate.open()
+	gate.observe(messageCollected, "")
 	if err := appendSeries(s, 1, 3, startMS+13*hourMS+1); err != nil { // another range can be cut
 		t.Fatal(err)
 	}
-	gate.close()
-	gate.decide()
-	if waits(gate) {
-		t.Error("the gate stays closed, but the database waits for appenders of another range")
+	gate.observe(messageTruncated, "truncateMemory")
+	for until := time.Now().Add(gateTimeout / 2); waits(gate); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the gate stays closed, but the database waits for appenders of another range")
+		}
 	}
 }
 
@@ -187,6 +188,7 @@ func TestLateGate_MessagesStandInTheDatabase(t *testing.T) {
 		{"head.go", `Info("` + messageCheckpointDone + `"`},
 		{filepath.Join("wlog", "checkpoint.go"), `Info("` + messageCheckpoint + `"`},
 		{"db.go", `Info("` + messageCollected + `"`},
+		{"db.go", `Error("` + messageFailed + `"`},
 	} {
 		if n := strings.Count(source(tt.file), tt.text); n != 1 {
 			t.Errorf("%s has %s %d times, want 1", tt.file, tt.text, n)
@@ -208,6 +210,8 @@ func TestLateGate_ClosesOnlyBetweenItsMessages(t *testing.T) {
 		{messageTruncated, "truncateMemory", true},
 		{messageCollected, "", false},
 		{messageCollected, "", false},
+		{messageTruncated, "truncateMemory", true},
+		{messageFailed, "", false},
 	} {
 		logger.Info(step.message, "caller", step.caller)
 		if waits(s.gate) != step.closed {

@@ -379,6 +379,7 @@ func (s *Store) Close() error {
 
 func (s *Store) close(db *tsdb.DB) error {
 	s.sides.stop()
+	defer s.gate.open() // a compaction that was stopped opens nothing
 	if err := errors.Join(db.Close(), s.mappings.close()); err != nil {
 		return fmt.Errorf("close database in %s: %w", s.opts.Dir, err)
 	}

@@ -50,7 +50,7 @@ func profileBucket(t *testing.T, n int) (config, dir string) {
 	}
 	to, err := bucket.Open([]byte(config), "test", quiet, prometheus.NewRegistry())
 	if err == nil {
-		_, err = bucket.NewProfileShipper(to, bucket.ProfileShipOptions{Dir: filepath.Join(local, "profiles")}, quiet, metrics.NewSet()).Sync(t.Context())
+		_, err = bucket.NewProfileShipper(to, bucket.ShipOptions{Dir: filepath.Join(local, "profiles")}, quiet, metrics.NewSet()).Sync(t.Context())
 	}
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)

@@ -129,10 +129,8 @@ func (s *shipper) AddProfiles(dir string, o ShippingOptions, logger *slog.Logger
 	if s == nil {
 		return
 	}
-	s.profiles = bucket.NewProfileShipper(s.bucket, bucket.ProfileShipOptions{
-		Dir: dir, Interval: o.Shipper.Interval, RetryMin: o.Shipper.RetryMin, RetryMax: o.Shipper.RetryMax,
-		Stall: o.Shipper.Stall,
-	}, logger.With("component", "profile shipper"), reg.Own)
+	o.Shipper.Dir = dir
+	s.profiles = bucket.NewProfileShipper(s.bucket, o.Shipper, logger.With("component", "profile shipper"), reg.Own)
 }
 
 // SkipReplaced sets the function that reports whether another block in the bucket has all rows of a profile block. If

@@ -171,7 +171,7 @@ func TestProfileShipper_TruncatedObjectIsNotShipped(t *testing.T) {
 		name := "anonymous/" + ulid.Make().String()
 		profileBlocks(t, dir, name)
 		cutting := &short{Bucket: to, file: file}
-		s := NewProfileShipper(cutting, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+		s := NewProfileShipper(cutting, ShipOptions{Dir: dir}, quiet, metrics.NewSet())
 		for range 2 {
 			if n, err := s.Sync(context.Background()); n != 0 || !errors.Is(err, ErrCorrupt) || s.uploads.Get() != 0 || s.waiting.Get() != 1 {
 				t.Fatalf("%s: %d shipped, %v", file, n, err)

@@ -239,7 +239,7 @@ func TestProfileShipper_CountsAndForgets(t *testing.T) {
 	profileBlocks(t, dir, one, two)
 	ill := &sick{to, errFault}
 	set := metrics.NewSet()
-	s := NewProfileShipper(ill, ProfileShipOptions{Dir: dir}, quiet, set)
+	s := NewProfileShipper(ill, ShipOptions{Dir: dir}, quiet, set)
 	ctx := context.Background()
 	if n, err := s.Sync(ctx); n != 0 || !errors.Is(err, errFault) || !strings.Contains(err.Error(), "profile block profiles/"+one) || !strings.Contains(err.Error(), "profile block profiles/"+two) || s.waiting.Get() != 2 {
 		t.Errorf("%d, %v, %v waiting", n, err, s.waiting.Get())
@@ -272,7 +272,7 @@ func TestProfileShipper_RunCountsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		profileBlocks(t, dir, "anonymous/"+ulid.Make().String())
-		s := NewProfileShipper(&faulty{Bucket: objstore.NewInMemBucket(), at: 1, once: true}, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+		s := NewProfileShipper(&faulty{Bucket: objstore.NewInMemBucket(), at: 1, once: true}, ShipOptions{Dir: dir}, quiet, metrics.NewSet())
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
@@ -295,7 +295,7 @@ func TestProfileShipper_SpansAreShippedBeforeTheIndex(t *testing.T) {
 	name := "anonymous/" + ulid.Make().String()
 	profileBlocks(t, dir, name)
 	writeFile(t, filepath.Join(dir, name, spansFile), "spans")
-	if n, err := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet()).Sync(context.Background()); n != 1 || err != nil {
+	if n, err := NewProfileShipper(to, ShipOptions{Dir: dir}, quiet, metrics.NewSet()).Sync(context.Background()); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	if got, want := strings.Join(to.names, " "), "profiles.parquet spans index"; got != want {
@@ -319,7 +319,7 @@ func TestProfileShipper_BlockWithoutAFileIsAnError(t *testing.T) {
 		name := "anonymous/" + ulid.Make().String()
 		profileBlocks(t, dir, name)
 		removeAll(t, filepath.Join(dir, name, file))
-		s := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+		s := NewProfileShipper(to, ShipOptions{Dir: dir}, quiet, metrics.NewSet())
 		if n, err := s.Sync(context.Background()); n != 0 || err == nil || len(objects(t, to)) != 0 || s.waiting.Get() != 1 {
 			t.Errorf("without %s: %d, %v", file, n, err)
 		}

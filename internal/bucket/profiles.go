@@ -27,12 +27,6 @@ const spansFile = "spans"
 // a block without its index is not listed. spansFile is uploaded before the index.
 var profileFiles = []string{"profiles.parquet", indexFile}
 
-// ProfileShipOptions of a ProfileShipper. Zero durations take ShipOptions' defaults.
-type ProfileShipOptions struct {
-	Dir                                 string // has a directory for each tenant with a directory for each block
-	Interval, RetryMin, RetryMax, Stall time.Duration
-}
-
 // ProfileShipper uploads profile blocks into a directory for each tenant. It uploads compacted
 // blocks as well as their parents. A compacted block lists its parents, and readers of the bucket
 // skip the listed parents.
@@ -47,11 +41,10 @@ type ProfileShipper struct {
 	waiting *metrics.Gauge
 }
 
-// NewProfileShipper returns a shipper. The caller closes the bucket.
-func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Logger,
-	set *metrics.Set) *ProfileShipper {
-	opts := ShipOptions{Dir: o.Dir, Interval: o.Interval, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
-		Stall: o.Stall}.withDefaults()
+// NewProfileShipper returns a shipper of opts.Dir, which has a directory for each tenant with a directory for each
+// block. Of the other options it needs only the durations. The caller closes the bucket.
+func NewProfileShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, set *metrics.Set) *ProfileShipper {
+	opts = opts.withDefaults()
 	return &ProfileShipper{
 		opts:    opts,
 		store:   &ProfileStore{bucket: to, timeout: profileReadTimeout, stall: opts.Stall},

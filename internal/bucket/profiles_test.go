@@ -34,7 +34,7 @@ func TestProfileShipper_KilledAtAnyStepShipsEveryBlock(t *testing.T) {
 		for step := 1; ; step++ {
 			dir, to := t.TempDir(), objstore.NewInMemBucket()
 			profileBlocks(t, dir, one, two, "anonymous/tmp-1")
-			_, err := NewProfileShipper(&faulty{Bucket: to, at: step, half: half}, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet()).Sync(context.Background())
+			_, err := NewProfileShipper(&faulty{Bucket: to, at: step, half: half}, ShipOptions{Dir: dir}, quiet, metrics.NewSet()).Sync(context.Background())
 			if err == nil {
 				if step < 8 {
 					t.Fatalf("only %d steps", step)
@@ -44,7 +44,7 @@ func TestProfileShipper_KilledAtAnyStepShipsEveryBlock(t *testing.T) {
 			if !errors.Is(err, errFault) {
 				t.Fatal(err)
 			}
-			s := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+			s := NewProfileShipper(to, ShipOptions{Dir: dir}, quiet, metrics.NewSet())
 			if _, err := s.Sync(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestProfileShipper_ReplacedBlocksAreNotUploaded(t *testing.T) {
 	replaced, other := ulid.Make(), ulid.Make()
 	dir, to, ctx := t.TempDir(), objstore.NewInMemBucket(), context.Background()
 	profileBlocks(t, dir, "a/"+replaced.String(), "a/"+other.String())
-	s := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+	s := NewProfileShipper(to, ShipOptions{Dir: dir}, quiet, metrics.NewSet())
 	listed := false
 	s.SkipReplaced(func(tenant string, id ulid.ULID) (bool, error) {
 		if !listed {
@@ -93,7 +93,7 @@ func TestProfileShipper_ReplacedBlocksAreNotUploaded(t *testing.T) {
 }
 
 func TestProfileShipper_WithoutProfilesShipsNothing(t *testing.T) {
-	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: filepath.Join(t.TempDir(), "none")}, quiet, metrics.NewSet())
+	s := NewProfileShipper(objstore.NewInMemBucket(), ShipOptions{Dir: filepath.Join(t.TempDir(), "none")}, quiet, metrics.NewSet())
 	if n, err := s.Sync(context.Background()); n != 0 || err != nil {
 		t.Error(n, err)
 	}
@@ -113,7 +113,7 @@ func TestProfileShipper_UnreadableTenantDirectoryIsAnError(t *testing.T) {
 	if err := os.Mkdir("a-tenant-with-a-name-that-is-beyond-the-limit-of-paths-together-with-the-folders-it-is-in-"+strings.Repeat("x", 60), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+	s := NewProfileShipper(objstore.NewInMemBucket(), ShipOptions{Dir: dir}, quiet, metrics.NewSet())
 	if found, err := s.blocks(); !errors.Is(err, syscall.ENAMETOOLONG) {
 		t.Errorf("%d blocks, %v", len(found), err)
 	}

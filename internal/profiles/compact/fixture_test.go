@@ -75,7 +75,7 @@ func ship(t *testing.T, to objstore.Bucket, tenant string, all ...profiles.RawPr
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bucket.NewProfileShipper(to, bucket.ProfileShipOptions{Dir: filepath.Join(dir, "profiles")}, quiet, metrics.NewSet()).Sync(ctx); err != nil {
+	if _, err := bucket.NewProfileShipper(to, bucket.ShipOptions{Dir: filepath.Join(dir, "profiles")}, quiet, metrics.NewSet()).Sync(ctx); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -49,7 +49,7 @@ func newWeekBucket(t *testing.T) *weekBucket {
 // Ship implements profile.WeekBucket.
 func (b *weekBucket) Ship(ctx context.Context, dir string, begin bool, replaced func(tenant string, id ulid.ULID) (bool, error)) error {
 	if begin {
-		b.shipper = bucket.NewProfileShipper(b.bucket, bucket.ProfileShipOptions{Dir: dir}, b.logger, metrics.NewSet())
+		b.shipper = bucket.NewProfileShipper(b.bucket, bucket.ShipOptions{Dir: dir}, b.logger, metrics.NewSet())
 		b.shipper.SkipReplaced(replaced)
 	}
 	_, err := b.shipper.Sync(ctx)

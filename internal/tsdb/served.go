@@ -2,7 +2,6 @@ package tsdb
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/oklog/ulid/v2"
@@ -37,8 +35,9 @@ type ServedBlocks struct {
 	mappings mappings
 
 	mu      sync.Mutex
-	blocks  []tsdb.BlockMeta // confirmed, sorted by ULID; nil: none
-	untilMS int64            // samples from here on may be in the head
+	blocks  []tsdb.BlockMeta // in the directory, sorted by ULID; nil: unknown
+	bytes   int64            // their size
+	untilMS int64            // samples from here on are not read from blocks
 	logged  string           // the last reason that was logged
 }
 
@@ -65,80 +64,57 @@ func (d *ServedBlocks) Confirm(bytes, headMS int64, unfit error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.blocks, d.untilMS = blocks, endMS
-	reason := ""
+	d.blocks, d.bytes, d.untilMS = blocks, bytes, endMS
 	if err != nil {
-		d.blocks, d.untilMS, reason = nil, math.MinInt64, err.Error()
+		d.untilMS = math.MinInt64
 	}
-	if reason != d.logged {
-		d.logged = reason
-		if err != nil {
-			d.logger.Info("Blocks are read through Prometheus, not from its directory", "dir", d.dir, "reason", err)
-		} else {
-			d.logger.Info("Blocks are read from the directory of Prometheus", "dir", d.dir, "blocks", len(blocks))
-		}
-	}
+	d.report(err)
 }
 
-// list returns the blocks in the directory if their files have so many bytes.
+// report logs a reason not to read blocks, nil if there is none, unless it is the last one. d.mu is held.
+func (d *ServedBlocks) report(err error) {
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	}
+	switch {
+	case reason == d.logged:
+	case err != nil:
+		d.logger.Info("Blocks are read through Prometheus, not from its directory", "dir", d.dir, "reason", err)
+	default:
+		d.logger.Info("Blocks are read from the directory of Prometheus", "dir", d.dir, "blocks", len(d.blocks))
+	}
+	d.logged = reason
+}
+
+// list returns the blocks in the directory if their files have so many bytes. It opens them only if the blocks or the
+// size have changed: to read the indexes of many blocks at each poll would cost CPU.
 func (d *ServedBlocks) list(bytes int64) (blocks []tsdb.BlockMeta, err error) {
+	d.mu.Lock()
+	known, knownBytes := d.blocks, d.bytes
+	d.mu.Unlock()
+	if len(known) > 0 && bytes == knownBytes && d.unchanged(known) == nil {
+		return known, nil
+	}
 	ids, err := d.ids()
 	if err != nil {
 		return nil, err
 	}
 	sum := int64(0)
 	for _, id := range ids {
-		dir := filepath.Join(d.dir, id.String())
-		text, err := os.ReadFile(filepath.Join(dir, "meta.json"))
-		var meta tsdb.BlockMeta
+		b, err := tsdb.OpenBlock(d.logger, filepath.Join(d.dir, id.String()), nil, nil)
 		if err == nil {
-			err = json.Unmarshal(text, &meta)
-		}
-		if err == nil && (meta.ULID != id || meta.Version != 1 || meta.MinTime >= meta.MaxTime) {
-			err = errors.New("unknown version of meta.json, or of another block")
+			blocks, sum = append(blocks, b.Meta()), sum+b.Size()
+			err = b.Close()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("block %s: %w", id, err)
 		}
-		blocks = append(blocks, meta)
-		sum += blockBytes(dir)
 	}
 	if sum != bytes {
 		return nil, fmt.Errorf("%w: its blocks have %d bytes, those of the server %d", ErrNotServed, sum, bytes)
 	}
-	d.mu.Lock()
-	known := d.blocks
-	d.mu.Unlock()
-	for _, b := range blocks {
-		if slices.ContainsFunc(known, func(k tsdb.BlockMeta) bool { return k.ULID == b.ULID }) {
-			continue
-		}
-		m, err := mapBlock(filepath.Join(d.dir, b.ULID.String()))
-		if err == nil {
-			err = m.close()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("block %s: %w", b.ULID, err)
-		}
-	}
 	return blocks, d.unchanged(blocks)
-}
-
-// blockBytes returns the size of the files that Prometheus counts. Without one of them, the size is another.
-func blockBytes(dir string) (sum int64) {
-	names := []string{"meta.json", "index", tombstones.TombstonesFilename}
-	segments, _ := os.ReadDir(filepath.Join(dir, "chunks"))
-	for _, entry := range segments {
-		if _, err := strconv.ParseUint(entry.Name(), 10, 64); err == nil {
-			names = append(names, filepath.Join("chunks", entry.Name()))
-		}
-	}
-	for _, name := range names {
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			sum += info.Size()
-		}
-	}
-	return sum
 }
 
 // ids lists the blocks in the directory, sorted.
@@ -166,6 +142,11 @@ func (d *ServedBlocks) Querier(mint, maxt int64) (_ series.Querier, untilMS int6
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, q.Close())
+		}
+		if err != nil && !errors.Is(err, ErrNotServed) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.report(err)
 		}
 	}()
 	byTime := slices.Clone(blocks)

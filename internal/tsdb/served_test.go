@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -178,7 +179,14 @@ func TestServedBlocks_OverlappingBlocksAreNotRead(t *testing.T) {
 	if err != nil || len(ids) != 4 {
 		t.Fatal(ids, err)
 	}
-	bytes += blockBytes(filepath.Join(d.dir, ids[3].String()))
+	added, err := tsdb.OpenBlock(quiet, filepath.Join(d.dir, ids[3].String()), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes += added.Size()
+	if err := added.Close(); err != nil {
+		t.Fatal(err)
+	}
 	d.confirmOf(s, bytes)
 	if _, _, err := d.Querier(startMS, startMS+2*hourMS); !errors.Is(err, ErrNotServed) || !strings.Contains(err.Error(), "overlap") {
 		t.Error(err)

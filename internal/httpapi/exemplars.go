@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/prometheus/prometheus/model/exemplar"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/precheck"
 )
@@ -31,7 +31,9 @@ func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 		return response{}, nil
 	}
 	if a.opts.Stores != nil {
-		return a.storeExemplars(r, milliseconds(start), milliseconds(end), selectors)
+		return ofStores(a, r, purpose{dedup: true}, func(q StoreQuery) ([]exemplar.QueryResult, annotations.Annotations, error) {
+			return q.Exemplars(r.Context(), milliseconds(start), milliseconds(end), selectors)
+		}, (*stream).exemplarResults)
 	}
 	if a.opts.Exemplars == nil {
 		return response{write: func(s *stream) { s.raw("[]") }}, nil
@@ -45,20 +47,6 @@ func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 		return response{}, queryError(err)
 	}
 	return response{write: func(s *stream) { s.exemplarResults(found) }}, nil
-}
-
-func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*labels.Matcher) (response, *apiError) {
-	p, apiErr := a.storeParams(r, purpose{dedup: true})
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	found, warnings, err := a.opts.Stores.Query(p).Exemplars(r.Context(), start, end, selectors)
-	if err != nil {
-		return response{}, queryError(err)
-	}
-	return response{write: func(s *stream) {
-		s.exemplarResults(found)
-	}, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
 func (s *stream) exemplarResults(results []exemplar.QueryResult) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -23,15 +24,9 @@ func (a *API) storeTargets(r *http.Request) (response, *apiError) {
 	default:
 		return response{}, invalidParameter("state", fmt.Errorf("%q is not one of any, active, dropped", state))
 	}
-	p, apiErr := a.storeParams(r, purpose{dedup: true})
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	found, warnings, err := a.opts.Stores.Query(p).Targets(r.Context(), state)
-	if err != nil {
-		return response{}, queryError(err)
-	}
-	return response{write: func(s *stream) {
+	return ofStores(a, r, purpose{dedup: true}, func(q StoreQuery) (storeapi.Targets, annotations.Annotations, error) {
+		return q.Targets(r.Context(), state)
+	}, func(s *stream, found storeapi.Targets) {
 		s.raw(`{"activeTargets":`)
 		values(s, found.Active)
 		s.raw(`,"droppedTargets":`)
@@ -41,7 +36,7 @@ func (a *API) storeTargets(r *http.Request) (response, *apiError) {
 			s.raw("}")
 		})
 		s.raw(`}`)
-	}, annotations: &responseAnnotations{list: warnings}}, nil
+	})
 }
 
 // storeRules returns the rules of all stores in Prometheus' format. It omits the time at
@@ -55,24 +50,22 @@ func (a *API) storeRules(r *http.Request) (response, *apiError) {
 	default:
 		return response{}, invalidParameter("type", fmt.Errorf("not supported value %q", kind))
 	}
-	p, apiErr := a.storeParams(r, purpose{dedup: true})
-	if apiErr != nil {
-		return response{}, apiErr
-	}
 	matchers, err := a.opts.Parser.ParseMetricSelectors(r.Form["match[]"])
 	if err != nil {
 		return response{}, invalidParameter("match[]", err)
 	}
-	groups, warnings, err := a.opts.Stores.Query(p).Rules(r.Context(), kind, matchers)
-	if err != nil {
-		return response{}, queryError(err)
-	}
-	groups = filterGroups(groups, r.Form["rule_name[]"], r.Form["rule_group[]"], r.Form["file[]"])
-	return response{write: func(s *stream) {
+	return a.rulesOfStores(r, kind, matchers, func(s *stream, groups []storeapi.RuleGroup) {
 		s.raw(`{"groups":`)
-		each(s, groups, s.ruleGroup)
+		each(s, filterGroups(groups, r.Form["rule_name[]"], r.Form["rule_group[]"], r.Form["file[]"]), s.ruleGroup)
 		s.raw(`}`)
-	}, annotations: &responseAnnotations{list: warnings}}, nil
+	})
+}
+
+func (a *API) rulesOfStores(r *http.Request, kind string, matchers [][]*labels.Matcher,
+	write func(*stream, []storeapi.RuleGroup)) (response, *apiError) {
+	return ofStores(a, r, purpose{dedup: true}, func(q StoreQuery) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+		return q.Rules(r.Context(), kind, matchers)
+	}, write)
 }
 
 // filterGroups filters groups in place by rule name, group name and file. An empty list
@@ -132,15 +125,7 @@ func (s *stream) rule(r *storeapi.Rule) {
 
 // storeAlerts returns the active alerts of all alerting rules.
 func (a *API) storeAlerts(r *http.Request) (response, *apiError) {
-	p, apiErr := a.storeParams(r, purpose{dedup: true})
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	groups, warnings, err := a.opts.Stores.Query(p).Rules(r.Context(), "alert", nil)
-	if err != nil {
-		return response{}, queryError(err)
-	}
-	return response{write: func(s *stream) {
+	return a.rulesOfStores(r, "alert", nil, func(s *stream, groups []storeapi.RuleGroup) {
 		var all []storeapi.Alert
 		for _, g := range groups {
 			for _, rule := range g.Rules {
@@ -150,5 +135,5 @@ func (a *API) storeAlerts(r *http.Request) (response, *apiError) {
 		s.raw(`{"alerts":`)
 		values(s, all)
 		s.raw(`}`)
-	}, annotations: &responseAnnotations{list: warnings}}, nil
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
 	"go.yaml.in/yaml/v2"
 
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -60,10 +61,6 @@ func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
 	case limit <= 0:
 		limit = 10
 	}
-	p, apiErr := a.storeParams(r, purpose{})
-	if apiErr != nil {
-		return response{}, apiErr
-	}
 	var matchers []*labels.Matcher
 	for _, text := range r.Form["match[]"] {
 		some, err := a.opts.Parser.ParseMetricSelector(text)
@@ -72,16 +69,12 @@ func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
 		}
 		matchers = append(matchers, some...)
 	}
-	all, warnings, err := a.opts.Stores.Query(p).TSDBStatistics(r.Context(), matchers, limit)
-	if err != nil {
-		return response{}, queryError(err)
-	}
-	return response{write: func(s *stream) {
-		s.tsdbStatistics(&all)
-	}, annotations: &responseAnnotations{list: warnings}}, nil
+	return ofStores(a, r, purpose{}, func(q StoreQuery) (storeapi.TSDBStatistics, annotations.Annotations, error) {
+		return q.TSDBStatistics(r.Context(), matchers, limit)
+	}, (*stream).tsdbStatistics)
 }
 
-func (s *stream) tsdbStatistics(stats *storeapi.TSDBStatistics) {
+func (s *stream) tsdbStatistics(stats storeapi.TSDBStatistics) {
 	s.raw(`{"headStats":`)
 	s.value(struct {
 		Series     uint64 `json:"numSeries"`

@@ -130,6 +130,20 @@ func (a *API) storeParams(r *http.Request, f purpose) (p fanout.Request, apiErr 
 	return p, apiErr
 }
 
+// ofStores responds with what read returns of the stores.
+func ofStores[T any](a *API, r *http.Request, f purpose, read func(StoreQuery) (T, annotations.Annotations, error),
+	write func(*stream, T)) (response, *apiError) {
+	p, apiErr := a.storeParams(r, f)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	found, warnings, err := read(a.opts.Stores.Query(p))
+	if err != nil {
+		return response{}, queryError(err)
+	}
+	return response{write: func(s *stream) { write(s, found) }, annotations: &responseAnnotations{list: warnings}}, nil
+}
+
 // shardMax is the longest shard_info, in bytes.
 const shardMax = 64 << 10
 
@@ -239,22 +253,16 @@ func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	p, apiErr := a.storeParams(r, purpose{})
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	found, warnings, err := a.opts.Stores.Query(p).MetricMetadata(r.Context(), r.FormValue("metric"), limit)
-	if err != nil {
-		return response{}, queryError(err)
-	}
-	for name, list := range found {
-		if perMetric > 0 && len(list) > perMetric {
-			found[name] = list[:perMetric]
+	return ofStores(a, r, purpose{}, func(q StoreQuery) (map[string][]metadata.Metadata, annotations.Annotations, error) {
+		return q.MetricMetadata(r.Context(), r.FormValue("metric"), limit)
+	}, func(s *stream, found map[string][]metadata.Metadata) {
+		for name, list := range found {
+			if perMetric > 0 && len(list) > perMetric {
+				found[name] = list[:perMetric]
+			}
 		}
-	}
-	return response{write: func(s *stream) {
 		s.families(found, limit)
-	}, annotations: &responseAnnotations{list: warnings}}, nil
+	})
 }
 
 // stores returns the stores by component, as Thanos does.

@@ -87,7 +87,7 @@ func (r *ProfileReader) newMark(s *StoredProfile, k *knownProfile) bool {
 // mark. It logs and counts such an error. It returns false if ctx is done or the list has more than unreadMax of
 // these errors.
 func (l *lookups) ofOne(ctx context.Context, block string, err error) bool {
-	if ctx.Err() != nil || !isAccessDenied(l.bucket, err) && l.failed.Add(1) > unreadMax {
+	if ctx.Err() != nil || !anyWrapped(err, l.bucket.IsAccessDeniedErr) && l.failed.Add(1) > unreadMax {
 		return false
 	}
 	l.ProfileReader.unread.Inc()
@@ -153,11 +153,6 @@ func (l *lookups) look(ctx context.Context, name string) (*knownProfile, error) 
 // isNotFound reports whether an error, or an error that it wraps, means that an object does not exist.
 func isNotFound(in objstore.BucketReader, err error) bool {
 	return anyWrapped(err, in.IsObjNotFoundErr)
-}
-
-// isAccessDenied reports whether an error, or an error that it wraps, means that access to an object is denied.
-func isAccessDenied(in objstore.BucketReader, err error) bool {
-	return anyWrapped(err, in.IsAccessDeniedErr)
 }
 
 // anyWrapped reports whether is holds for an error or an error that it wraps. The providers' own functions do not look

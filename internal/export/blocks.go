@@ -37,7 +37,7 @@ import (
 // which are not known before the last series. Until then the label sets and chunk references are in
 // a spill file:
 //
-//	series  uvarint(len) labels  uvarint(chunks)  (uvarint ref  varint mint  uvarint maxt-mint)*
+//	series  uvarint(len) labels  uvarint(chunks)  (uvarint ref  uvarint mint  uvarint maxt-mint)*
 //
 // Memory holds the symbols, which are the distinct label names and values.
 type blockWriter struct {
@@ -106,7 +106,7 @@ func (b *blockWriter) add(s *samples) error {
 	b.entry = binary.AppendUvarint(b.entry, uint64(len(b.metas)))
 	for _, meta := range b.metas {
 		b.entry = binary.AppendUvarint(b.entry, uint64(meta.Ref))
-		b.entry = binary.AppendVarint(b.entry, meta.MinTime)
+		b.entry = binary.AppendUvarint(b.entry, uint64(meta.MinTime)) // a negative one has ten bytes
 		b.entry = binary.AppendUvarint(b.entry, uint64(meta.MaxTime-meta.MinTime))
 		n := uint64(meta.Chunk.NumSamples())
 		s.total += int64(n)
@@ -239,12 +239,12 @@ func (b *blockWriter) index(ctx context.Context) (err error) {
 	if _, err := b.file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	from := bufio.NewReaderSize(b.file, bufferBytes)
+	from := &partReader{from: bufio.NewReaderSize(b.file, bufferBytes)}
 	builder := labels.NewScratchBuilder(16)
 	for ref := range b.series {
 		lset, err := b.spilled(from, &builder)
 		if err != nil {
-			return cutShort(err)
+			return err
 		}
 		if err := w.AddSeries(storage.SeriesRef(ref), lset, b.metas...); err != nil {
 			return err
@@ -254,37 +254,25 @@ func (b *blockWriter) index(ctx context.Context) (err error) {
 }
 
 // spilled reads one series from the spill file; its chunks are in b.metas.
-func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder) (labels.Labels, error) {
-	none := labels.EmptyLabels()
-	size, err := binary.ReadUvarint(from)
-	if err != nil {
-		return none, err
+func (b *blockWriter) spilled(from *partReader, builder *labels.ScratchBuilder) (_ labels.Labels, err error) {
+	if from.labels, err = from.text(from.labels); err != nil {
+		return labels.EmptyLabels(), err
 	}
-	b.entry = slices.Grow(b.entry[:0], int(size))[:size]
-	if _, err := io.ReadFull(from, b.entry); err != nil {
-		return none, err
-	}
-	n, err := binary.ReadUvarint(from)
-	if err != nil {
-		return none, err
-	}
+	n, err := from.size()
 	b.metas = b.metas[:0]
-	for range n {
-		ref, err := binary.ReadUvarint(from)
-		if err != nil {
-			return none, err
+	for ; n > 0 && err == nil; n-- {
+		var ref, mint, length uint64
+		for _, number := range []*uint64{&ref, &mint, &length} {
+			if err == nil {
+				*number, err = from.size()
+			}
 		}
-		mint, err := binary.ReadVarint(from)
-		if err != nil {
-			return none, err
-		}
-		length, err := binary.ReadUvarint(from)
-		if err != nil {
-			return none, err
-		}
-		b.metas = append(b.metas, chunks.Meta{Ref: chunks.ChunkRef(ref), MinTime: mint, MaxTime: mint + int64(length)})
+		b.metas = append(b.metas, chunks.Meta{Ref: chunks.ChunkRef(ref), MinTime: int64(mint), MaxTime: int64(mint + length)})
 	}
-	return labelenc.Labels(b.entry, builder)
+	if err != nil {
+		return labels.EmptyLabels(), err
+	}
+	return labelenc.Labels(from.labels, builder)
 }
 
 // meta writes meta.json. The last block ends with the requested range, not at the next multiple of

@@ -203,11 +203,11 @@ func (r *run) newEncoder(w *bufio.Writer, first, part bool) (encoder, error) {
 		}
 		return r.parquet, nil
 	case CSV:
-		return newCSVEncoder(w, first), nil
+		return &csvEncoder{w: w, header: first}, nil
 	case JSONLines:
-		return newJSONEncoder(w), nil
+		return &jsonEncoder{w: w}, nil
 	case OpenMetrics:
-		return newOpenMetricsEncoder(w, part, r.opts.SkipHistograms), nil
+		return &openMetricsEncoder{w: w, part: part, skipHist: r.opts.SkipHistograms}, nil
 	}
 	return nil, fmt.Errorf("%w: unknown format %q", ErrOptions, r.opts.Format)
 }
@@ -218,8 +218,7 @@ func Run(ctx context.Context, opts Options) (Summary, error) {
 	if err := opts.Validate(); err != nil {
 		return Summary{}, err
 	}
-	r := &run{opts: opts, began: opts.Now()}
-	r.progress = newProgress(opts.Progress, opts.Now)
+	r := &run{opts: opts, began: opts.Now(), progress: newProgress(opts.Progress, opts.Now)}
 	defer r.progress.end()
 	var err error
 	if opts.Output == Stdout {

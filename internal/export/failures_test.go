@@ -571,7 +571,7 @@ func TestBlockWriter_ACutSpillFileIsAnError(t *testing.T) {
 	var builder labels.ScratchBuilder
 	whole := slices.Clone(b.entry)
 	for n := range len(whole) + 1 {
-		lset, err := b.spilled(bufio.NewReader(bytes.NewReader(whole[:n])), &builder)
+		lset, err := b.spilled(&partReader{from: bufio.NewReader(bytes.NewReader(whole[:n]))}, &builder)
 		if (err == nil) != (n == len(whole)) || err == nil && (lset.Get("job") != "node" || len(b.metas) != 2 || b.metas[1].MinTime != startMS+2 || b.metas[1].MaxTime != startMS+3) {
 			t.Errorf("%d of %d bytes: %s %v, %v", n, len(whole), lset, b.metas, err)
 		}

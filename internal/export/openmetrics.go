@@ -46,10 +46,6 @@ type openMetricsEncoder struct {
 	piece    []byte
 }
 
-func newOpenMetricsEncoder(w *bufio.Writer, part, skipHistograms bool) *openMetricsEncoder {
-	return &openMetricsEncoder{w: w, part: part, skipHist: skipHistograms}
-}
-
 const pieceBytes = 32 << 10
 
 func (e *openMetricsEncoder) add(s *samples) (err error) {
@@ -196,30 +192,29 @@ type partReader struct {
 }
 
 // next reads the head of the next series. It returns io.EOF at the end.
-func (p *partReader) next() error {
-	size, err := binary.ReadUvarint(p.from)
-	if err != nil {
+func (p *partReader) next() (err error) {
+	if _, err = p.from.Peek(1); err != nil {
 		return err // io.EOF if there is no byte
 	}
-	p.at += int64(uvarintLen(size))
-	if p.name, err = p.read(p.name, size); err != nil {
-		return err
+	if p.name, err = p.text(p.name); err == nil {
+		p.labels, err = p.text(p.labels)
 	}
-	if size, err = p.size(); err != nil {
-		return err
-	}
-	p.labels, err = p.read(p.labels, size)
 	return err
 }
 
-// text reads the next piece of the series; nil at its end.
-func (p *partReader) text() ([]byte, error) {
+// text reads a text and its length to dst.
+func (p *partReader) text(dst []byte) ([]byte, error) {
 	size, err := p.size()
-	if err != nil || size == 0 {
-		return nil, err
+	if err == nil && size > 1<<30 {
+		err = fmt.Errorf("%w: a part file has a length prefix of %d bytes", ErrCorrupt, size)
 	}
-	p.piece, err = p.read(p.piece, size)
-	return p.piece, err
+	if err != nil {
+		return dst, err
+	}
+	dst = slices.Grow(dst[:0], int(size))[:size]
+	_, err = io.ReadFull(p.from, dst)
+	p.at += int64(size)
+	return dst, cutShort(err)
 }
 
 func (p *partReader) size() (uint64, error) {
@@ -229,16 +224,6 @@ func (p *partReader) size() (uint64, error) {
 	}
 	p.at += int64(uvarintLen(size))
 	return size, nil
-}
-
-func (p *partReader) read(dst []byte, size uint64) ([]byte, error) {
-	if size > 1<<30 {
-		return dst, fmt.Errorf("%w: a part file has a length prefix of %d bytes", ErrCorrupt, size)
-	}
-	dst = slices.Grow(dst[:0], int(size))[:size]
-	_, err := io.ReadFull(p.from, dst)
-	p.at += int64(size)
-	return dst, cutShort(err)
 }
 
 func cutShort(err error) error {
@@ -276,8 +261,8 @@ func (e *openMetricsEncoder) sort(f *os.File, size int64) (err error) {
 		} else if err != nil {
 			return err
 		}
-		for text := []byte{0}; text != nil; {
-			if text, err = p.text(); err != nil {
+		for p.piece = append(p.piece, 0); len(p.piece) > 0; {
+			if p.piece, err = p.text(p.piece); err != nil {
 				return err
 			}
 		}
@@ -390,13 +375,12 @@ func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool)
 }
 
 // copy writes the pieces of the current series of p, without the 0 that ends the series.
-func (e *openMetricsEncoder) copy(p *partReader) error {
+func (e *openMetricsEncoder) copy(p *partReader) (err error) {
 	for {
-		text, err := p.text()
-		if err != nil || text == nil {
+		if p.piece, err = p.text(p.piece); err != nil || len(p.piece) == 0 {
 			return err
 		}
-		e.piece = append(e.piece, text...)
+		e.piece = append(e.piece, p.piece...)
 		if err := e.flush(false); err != nil {
 			return err
 		}

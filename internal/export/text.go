@@ -138,10 +138,6 @@ type csvEncoder struct {
 	line   []byte
 }
 
-func newCSVEncoder(w *bufio.Writer, header bool) *csvEncoder {
-	return &csvEncoder{w: w, header: header}
-}
-
 const csvHeader = "name,labels,timestamp,value,histogram\n"
 
 func (e *csvEncoder) head() error {
@@ -220,8 +216,6 @@ type jsonEncoder struct {
 	w    *bufio.Writer
 	line []byte
 }
-
-func newJSONEncoder(w *bufio.Writer) *jsonEncoder { return &jsonEncoder{w: w} }
 
 func (e *jsonEncoder) add(s *samples) (err error) {
 	if e.line, err = appendLabels(append(e.line[:0], `{"metric":`...), s.labels); err != nil {

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -179,14 +180,16 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, err := f.begin(w, r)
 	if err != nil {
 		e := classify(err)
-		f.metrics.rejected(kindOf(r.URL.Path), e.status)
+		f.metrics.requests.With(kindOf(r.URL.Path).String(), strconv.Itoa(e.status), "").Inc()
 		writeError(w, e)
 		return
 	}
 	defer x.end()
 	release, err := f.admit(x)
 	if err != nil {
-		f.reject(x, err)
+		e := classify(err)
+		x.status = e.status
+		writeError(w, e)
 		return
 	}
 	defer release()

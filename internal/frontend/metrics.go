@@ -44,8 +44,3 @@ func (m *metrics) request(x *requestContext, took time.Duration) {
 	m.duration.With(kind).Update(took.Seconds())
 	m.bytes.AddInt64(int64(x.response.written))
 }
-
-// rejected counts a request that could not be read or violates a limit.
-func (m *metrics) rejected(kind kind, status int) {
-	m.requests.With(kind.String(), strconv.Itoa(status), "").Inc()
-}

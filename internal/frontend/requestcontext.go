@@ -307,13 +307,6 @@ func (f *Frontend) fail(x *requestContext, err error) {
 	writeError(x.w, e)
 }
 
-// reject ends a request that was not admitted.
-func (f *Frontend) reject(x *requestContext, err error) {
-	e := classify(err)
-	x.status = e.status
-	writeError(x.w, e)
-}
-
 func writeError(w http.ResponseWriter, e *statusError) {
 	b := promjson.AppendString([]byte(`{"status":"error","errorType":`), e.kind)
 	b = promjson.AppendString(append(b, `,"error":`...), e.Error())

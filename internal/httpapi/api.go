@@ -197,13 +197,13 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 		}
 		get("/rules", a.withStoreTimeout(a.storeRules))
 		get("/alerts", a.withStoreTimeout(a.storeAlerts))
-		get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
+		get("/alertmanagers", constant(map[string][]string{"activeAlertmanagers": {}, "droppedAlertmanagers": {}}))
 	}
 	if a.opts.Config != nil {
 		get("/status/config", a.statusConfig)
 	}
 	get("/status/features", a.features)
-	get("/status/buildinfo", a.statusBuildInfo)
+	get("/status/buildinfo", constant(a.opts.BuildInfo))
 	if a.opts.Peer != nil {
 		paths := []string{"/status/flags", "/status/runtimeinfo"}
 		if a.opts.Targets != nil {
@@ -235,10 +235,10 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 }
 
-// constantResponse returns an endpoint with constant data.
-func constantResponse(data string) endpoint {
+// constant returns an endpoint with constant data.
+func constant(data any) endpoint {
 	return func(*http.Request) (response, *apiError) {
-		return response{write: func(s *stream) { s.raw(data) }}, nil
+		return response{write: func(s *stream) { s.value(data) }}, nil
 	}
 }
 

@@ -40,10 +40,6 @@ func (a *API) scrapePoolConfig(r *http.Request) (response, *apiError) {
 	}}, nil
 }
 
-func (a *API) statusBuildInfo(*http.Request) (response, *apiError) {
-	return response{write: func(s *stream) { s.value(a.opts.BuildInfo) }}, nil
-}
-
 // tsdbStatsMax is the maximum of `limit` in status/tsdb.
 const tsdbStatsMax = 10_000
 

@@ -447,11 +447,7 @@ func (s *Staged) Undo() error {
 	if db == nil {
 		return ErrNotReady
 	}
-	return s.store.restore(db)
-}
-
-func (s *Store) restore(db *tsdb.DB) error {
-	if err := db.ApplyConfig(&config.Config{StorageConfig: s.applied}); err != nil {
+	if err := db.ApplyConfig(&config.Config{StorageConfig: s.store.applied}); err != nil {
 		return fmt.Errorf("restore the previous storage configuration: %w", err)
 	}
 	return nil

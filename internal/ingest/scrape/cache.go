@@ -70,13 +70,6 @@ func (c *cache) add(text string, ref storage.SeriesRef, l labels.Labels) *series
 	return s
 }
 
-// track keeps a series from a staleness marker at the end of the current scrape.
-func (c *cache) track(s *series) {
-	if s.ref != 0 {
-		c.tracked[s.ref] = s
-	}
-}
-
 // moved gives a series another reference, after the storage has removed it and made it again. Otherwise the series
 // would get a staleness marker under its old reference.
 func (c *cache) moved(s *series, ref storage.SeriesRef) {

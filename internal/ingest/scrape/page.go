@@ -311,8 +311,8 @@ func (p *page) appendEntry(parser textparse.Parser, isHistogram bool, in *entry,
 			p.added++
 		}
 	}
-	if ok && (at == nil || p.cfg.TrackTimestampsStaleness) {
-		p.cache.track(s)
+	if ok && s.ref != 0 && (at == nil || p.cfg.TrackTimestampsStaleness) {
+		p.cache.tracked[s.ref] = s // it gets no staleness marker at the end of this scrape
 	}
 	b.add(in.text, v, s)
 	p.kept++ // of series that were refused, too: the number after metric relabeling

@@ -258,7 +258,7 @@ func (p *pool) reload(cfg *config.ScrapeConfig) error {
 	}
 	was := append(slices.Collect(maps.Values(p.socket)), p.client)
 	p.mu.Lock()
-	keep := sameSeries(p.cfg, cfg)
+	keep := reflect.DeepEqual(onlySeries(p.cfg), onlySeries(cfg))
 	p.cfg, p.client, p.socket = cfg, to, map[string]*client{}
 	p.m.metrics.poolTargetLimit.WithLabelValues(cfg.JobName).Set(float64(cfg.TargetLimit))
 	refusal := p.overLimit()
@@ -287,11 +287,7 @@ func (p *pool) reload(cfg *config.ScrapeConfig) error {
 	return nil
 }
 
-// sameSeries says whether pages have the same series with both configurations.
-func sameSeries(a, b *config.ScrapeConfig) bool {
-	return reflect.DeepEqual(onlySeries(a), onlySeries(b))
-}
-
+// onlySeries returns what decides about the series of a page.
 func onlySeries(c *config.ScrapeConfig) config.ScrapeConfig {
 	s := *c
 	s.ScrapeInterval, s.ScrapeTimeout, s.SampleLimit = 0, 0, 0

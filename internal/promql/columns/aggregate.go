@@ -57,9 +57,6 @@ type group struct {
 	drop           bitmap            // steps at which a series of the group has row.dropName; nil: none
 }
 
-// noteDrop notes the steps at which the name of a series of the group is to be removed.
-func (g *group) noteDrop(r *row) { g.drop = addDrop(g.drop, r) }
-
 // addDrop returns drop with the steps of a row that has dropName. drop may be nil.
 func addDrop(drop bitmap, r *row) bitmap {
 	if !r.dropName {
@@ -148,7 +145,7 @@ func (a *aggregateRun) add(ev *evaluation, r *row) error {
 	if r.hists != nil || g.groups != nil {
 		a.foldHistograms(ev, g, r)
 	}
-	g.noteDrop(r)
+	g.drop = addDrop(g.drop, r)
 	for w, word := range r.has {
 		seen := g.has[w]
 		a.fold.add(g, r, w, word&^seen, word&seen)

@@ -70,19 +70,6 @@ func (f filteredNode) eval(ev *evaluation, sink func(*row) error) error {
 	})
 }
 
-// coverOf returns the cover for a filter: a chunk of which it keeps no sample need not be decoded, if all
-// steps from its first to its last sample have a value. Such a chunk is two points of a value that it does not keep.
-func (f *filter) coverOf(ev *evaluation, s *selector) *cover {
-	return &cover{filter: f, Windows: series.Windows{RangeMS: ev.lookback, MinMS: s.hints.Start, MaxMS: s.hints.End}}
-}
-
-// filterSummaries returns which chunks may be summaries.
-func (c *cover) filterSummaries() *series.Summaries {
-	return &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Fits: func(s *series.Summary) bool {
-		return s.GapMS() <= c.RangeMS && c.filter.keepsNone(s)
-	}}
-}
-
 // addNone appends a chunk of which the filter keeps no sample.
 func (c *cover) addNone(to *decoded, chunk *series.Chunk) error {
 	s, err := chunk.Summary()

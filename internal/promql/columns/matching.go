@@ -453,7 +453,8 @@ func (m *matchRun) step(step int, add func(pair, int, sample) error) error {
 			one[sig] = i
 			continue
 		}
-		if !m.anyMany(step) && m.matching.FillValues.LHS == nil && m.matching.FillValues.RHS == nil {
+		if m.matching.FillValues.LHS == nil && m.matching.FillValues.RHS == nil &&
+			!slices.ContainsFunc(m.many, func(r row) bool { return r.has.get(step) }) {
 			return nil // nothing is matched with an empty operand
 		}
 		return m.duplicate(m.one[i].metric, m.one[one[sig]].metric)
@@ -492,10 +493,6 @@ func (m *matchRun) step(step int, add func(pair, int, sample) error) error {
 		}
 	}
 	return nil
-}
-
-func (m *matchRun) anyMany(step int) bool {
-	return slices.ContainsFunc(m.many, func(r row) bool { return r.has.get(step) })
 }
 
 // result adds the result of a pair at one step.

@@ -43,12 +43,6 @@ type batchSource interface {
 	keep(b *seriesBatch)
 }
 
-// batchSourceOf returns nil for a set whose series are valid on one goroutine only.
-func batchSourceOf(set pointsSet) batchSource {
-	from, _ := set.(batchSource)
-	return from
-}
-
 // seriesBatch holds consecutive series of a selection.
 type seriesBatch struct {
 	labels  []byte          // encoded sets, one after the other, of the series without metrics

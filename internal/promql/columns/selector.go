@@ -88,11 +88,12 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 	}
 	cover := s.cover(ev, work)
 	set := ev.source.sel(ev.ctx, s, cover)
+	shared, _ := set.(batchSource) // nil: its series are valid on one goroutine only
 	it, compute := &item{row: newRow(ev.steps)}, work.compute()
 	var of decoded
 	for n := 0; ; n++ {
-		if from := batchSourceOf(set); from != nil && ev.aloneEnough(n) && ev.parallel() {
-			if err := s.eachParallel(ev, from, cover, work); err != nil {
+		if shared != nil && ev.aloneEnough(n) && ev.parallel() {
+			if err := s.eachParallel(ev, shared, cover, work); err != nil {
 				return err
 			}
 			break

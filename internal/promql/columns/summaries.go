@@ -134,7 +134,10 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 	least := ev.engine.gapLeastMS
 	gaps := between-work.rangeMS >= least
 	if !gaps && work.filter != nil {
-		return work.filter.coverOf(ev, s)
+		// A chunk of which the filter keeps no sample need not be decoded, if all steps from its first to its last sample
+		// have a value. Such a chunk is two points of a value that it does not keep.
+		return &cover{filter: work.filter, Windows: series.Windows{RangeMS: ev.lookback, MinMS: s.hints.Start,
+			MaxMS: s.hints.End}}
 	}
 	if !gaps && !(work.use.whole && max(between, work.rangeMS-(steps-1)*between) >= least) {
 		return nil
@@ -165,7 +168,9 @@ func (c *cover) summaries() *series.Summaries {
 		return nil
 	}
 	if c.filter != nil {
-		return c.filterSummaries()
+		return &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Fits: func(s *series.Summary) bool {
+			return s.GapMS() <= c.RangeMS && c.filter.keepsNone(s)
+		}}
 	}
 	return &series.Summaries{Windows: c.Windows, Rising: c.rising}
 }

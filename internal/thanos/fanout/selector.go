@@ -48,7 +48,7 @@ func (s Selector) selection(info *storeapi.Info) (selection, error) {
 	if info == nil || len(s.Relabel) == 0 || len(info.LabelSets) == 0 {
 		return selection{info: info}, nil
 	}
-	kept := s.kept(info.LabelSets)
+	kept := slices.DeleteFunc(slices.Clone(info.LabelSets), func(set labels.Labels) bool { return !s.keeps(set) })
 	switch len(kept) {
 	case 0:
 		return selection{none: true}, nil
@@ -66,10 +66,6 @@ func (s Selector) selection(info *storeapi.Info) (selection, error) {
 	}
 	matchers, err := matchersOf(kept)
 	return selection{info: &part, matchers: matchers}, err
-}
-
-func (s Selector) kept(sets []labels.Labels) []labels.Labels {
-	return slices.DeleteFunc(slices.Clone(sets), func(set labels.Labels) bool { return !s.keeps(set) })
 }
 
 func (s Selector) keeps(set labels.Labels) bool {

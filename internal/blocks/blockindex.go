@@ -68,9 +68,6 @@ func JoinVarint(w uint64) uint64 {
 	return w&0x0fffffff | w>>4&0x00fffffff0000000
 }
 
-// Varint reads a signed number; 0 after an error.
-func (r *Varints) Varint() int64 { return Signed(r.Uvarint()) }
-
 // Signed returns the signed number that a varint encodes.
 func Signed(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
 

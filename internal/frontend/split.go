@@ -25,9 +25,6 @@ func newRange(startMS, endMS, stepMS int64) (stepRange, error) {
 	return stepRange{startMS, startMS + (endMS-startMS)/stepMS*stepMS, stepMS}, nil
 }
 
-// Points returns the number of steps.
-func (r stepRange) Points() int64 { return (r.EndMS-r.StartMS)/r.StepMS + 1 }
-
 // StepOffset returns the start modulo the step, in ms. Two ranges with the same step and
 // the same offset have their steps at the same times.
 func (r stepRange) StepOffset() int64 { return floorMod(r.StartMS, r.StepMS) }

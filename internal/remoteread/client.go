@@ -91,10 +91,9 @@ func (o ClientOptions) withDefaults() ClientOptions {
 // both: however long a response of chunks is, it is read; a response of samples that is too long is ErrLimit. A Client
 // is safe for concurrent use.
 //
-// RawQuerier returns encoded series through the raw interface (package series).
-// Querier and ChunkQuerier implement package storage, and their callers own the
-// results. All three send the request at the first Next of a set and return series in label
-// order. Chunks are cut to mint and maxt; samples of a server that has only samples are returned
+// RawQuerier returns encoded series through the raw interface (package series). Querier implements package storage, and
+// its callers own the results. Both send the request at the first Next of a set and return series in label order.
+// Chunks are cut to mint and maxt; samples of a server that has only samples are returned
 // as it sends them. Errors are ErrUnavailable, ErrRefused, ErrLimit, errors of a corrupt
 // response, and errors of the connection. A set that ends with an error is incomplete.
 type Client struct {
@@ -103,9 +102,8 @@ type Client struct {
 }
 
 var (
-	_ series.Source          = (*Client)(nil)
-	_ storage.ChunkQueryable = (*Client)(nil)
-	_ storage.Queryable      = (*Client)(nil)
+	_ series.Source     = (*Client)(nil)
+	_ storage.Queryable = (*Client)(nil)
 )
 
 // NewClient returns a client. It sends nothing yet.
@@ -120,11 +118,6 @@ func NewClient(opts ClientOptions) *Client {
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms.
 func (c *Client) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	return &clientQuerier{client: c, mint: mint, maxt: maxt}, nil
-}
-
-// ChunkQuerier implements storage.ChunkQueryable.
-func (c *Client) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
-	return &chunkQuerier{Endpoint{Client: c}.querier(mint, maxt)}, nil
 }
 
 // Querier implements storage.Queryable.

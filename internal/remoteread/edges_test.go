@@ -162,8 +162,8 @@ func TestClient_ListsNoLabels(t *testing.T) {
 	client := NewClient(ClientOptions{URL: "http://127.0.0.1:1"})
 	raw, err1 := client.RawQuerier(t.Context(), 0, 1)
 	samples, err2 := client.Querier(0, 1)
-	chunks, err3 := client.ChunkQuerier(0, 1)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	chunks := &chunkQuerier{Endpoint{Client: client}.querier(0, 1)}
+	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := raw.LabelNames(t.Context(), series.SelectOptions{}); !errors.Is(err, ErrLabels) {

@@ -44,10 +44,7 @@ func sumOf(t testing.TB, client *Client, mint, maxt int64) summary {
 		t.Fatal(err)
 	}
 	got := sum(t, q.Select(context.Background(), false, nil, everything), asIs)
-	c, err := client.ChunkQuerier(mint, maxt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := &chunkQuerier{Endpoint{Client: client}.querier(mint, maxt)}
 	chunks := sum(t, storage.NewSeriesSetFromChunkSeriesSet(c.Select(context.Background(), false, nil, everything)), asIs)
 	if chunks != got || !got.sorted {
 		t.Errorf("chunk querier %+v, querier %+v", chunks, got)

@@ -386,20 +386,6 @@ func (s *Store) close(db *tsdb.DB) error {
 	return nil
 }
 
-// ApplyConfig applies the `storage` section of a reloaded configuration. If a part of it
-// fails, nothing is applied. If the section has no retention, the retention of the options is
-// in effect.
-func (s *Store) ApplyConfig(cfg *config.Config) error {
-	staged, err := s.Stage(cfg)
-	if err != nil {
-		return err
-	}
-	if err := staged.Commit(); err != nil {
-		return errors.Join(err, staged.Undo())
-	}
-	return nil
-}
-
 // Staged is a `storage` section of which Stage has applied the settings that can fail, but
 // not the settings that delete data. The caller calls Commit, and Undo instead of it or after it has failed.
 type Staged struct {

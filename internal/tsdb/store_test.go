@@ -84,6 +84,18 @@ func sectionOf(t *testing.T, text string) config.StorageConfig {
 	return cfg.StorageConfig
 }
 
+// ApplyConfig stages a section and commits it.
+func (s *Store) ApplyConfig(cfg *config.Config) error {
+	staged, err := s.Stage(cfg)
+	if err != nil {
+		return err
+	}
+	if err := staged.Commit(); err != nil {
+		return errors.Join(err, staged.Undo())
+	}
+	return nil
+}
+
 func TestApplyConfig_RetentionOfOptionsIsTheDefault(t *testing.T) {
 	for _, given := range []Options{{Retention: 48 * time.Hour}, {RetentionBytes: 1 << 30}, {Retention: 48 * time.Hour, RetentionBytes: 1 << 30}} {
 		s := newStore(t, given)

@@ -261,9 +261,6 @@ func (c *Cache) Object(from Source, name string, size int64) *Object {
 // Size returns the size of the object in bytes.
 func (o *Object) Size() int64 { return o.size }
 
-// Name returns the name of the object.
-func (o *Object) Name() string { return o.name }
-
 func (o *Object) key(number int64) uint64 { return uint64(o.id)<<32 | uint64(number) }
 
 // pageSize returns the length of a page, which is shorter at the end of the object.

@@ -8,28 +8,10 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
-
-// ExemplarQuerier implements storage.ExemplarQueryable. That interface drops warnings about
-// missing stores; Exemplars returns them.
-func (q *Query) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, error) {
-	return exemplarQuerier{q, ctx}, nil
-}
-
-type exemplarQuerier struct {
-	q   *Query
-	ctx context.Context // required by the interface
-}
-
-// Select implements storage.ExemplarQuerier.
-func (e exemplarQuerier) Select(start, end int64, selectors ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
-	found, _, err := e.q.Exemplars(e.ctx, start, end, selectors)
-	return found, err
-}
 
 // Exemplars queries all stores for exemplars of series that match one of the selectors;
 // times are inclusive, in ms. Exemplars of replicas are merged.

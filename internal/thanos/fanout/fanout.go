@@ -150,10 +150,7 @@ type Query struct {
 	series atomic.Int64
 }
 
-var (
-	_ storage.Queryable         = (*Query)(nil)
-	_ storage.ExemplarQueryable = (*Query)(nil)
-)
+var _ storage.Queryable = (*Query)(nil)
 
 // Querier implements storage.Queryable. mint and maxt are inclusive; samples outside are
 // skipped.

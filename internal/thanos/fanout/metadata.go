@@ -16,11 +16,8 @@ import (
 // of a metric are returned once.
 func (q *Query) MetricMetadata(ctx context.Context, metric string,
 	limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
-	r := storeapi.MetadataRequest{Metric: metric, Limit: limit, AbortOnPartial: q.r.AbortOnPartial}
 	found, warnings, err := callOffering(ctx, q, func(info *storeapi.Info) bool { return info.MetricMetadata },
-		func(ctx context.Context, client Client) (map[string][]metadata.Metadata, []string, error) {
-			return client.MetricMetadata(ctx, r)
-		})
+		Client.MetricMetadata, storeapi.MetadataRequest{Metric: metric, Limit: limit, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {
 		return nil, nil, err
 	}

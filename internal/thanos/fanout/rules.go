@@ -58,10 +58,7 @@ func withoutTemplates(set labels.Labels) labels.Labels {
 
 func (q *Query) rules(ctx context.Context, r storeapi.RulesRequest) ([][]storeapi.RuleGroup,
 	annotations.Annotations, error) {
-	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
-		func(ctx context.Context, client Client) ([]storeapi.RuleGroup, []string, error) {
-			return client.Rules(ctx, r)
-		})
+	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules }, Client.Rules, r)
 }
 
 // mergeGroups merges groups with the same file and name, and the rules of each group. It sorts the groups by file

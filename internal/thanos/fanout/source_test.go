@@ -116,13 +116,6 @@ func TestSource_ExemplarsOfReplicasAreMerged(t *testing.T) {
 	if want := []string{`{a="1"} 1`, `{a="1"} 2`, `{a="1"} 3`, `{b="1"} 5`}; err != nil || len(warnings) != 0 || !slices.Equal(lines, want) {
 		t.Errorf("%q, %v, %v", lines, warnings, err)
 	}
-	q, err := f.Queryable(Request{}).ExemplarQuerier(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found, err := q.Select(0, 9, selectors...); err != nil || len(found) != 3 {
-		t.Errorf("%v, %v", found, err)
-	}
 	source := f.Source()
 	if found, texts, err := source.Exemplars(t.Context(), storeapi.ExemplarsRequest{Query: `rate(m{cluster="eu"}[5m])`, MaxMS: 9}); err != nil || len(found) != 2 || len(texts) != 0 {
 		t.Errorf("of one cluster: %v, %q, %v", found, texts, err)

@@ -34,10 +34,7 @@ func (q *Query) tsdbStatistics(ctx context.Context,
 	r storeapi.StatusRequest) ([][]storeapi.TSDBStatistics, annotations.Annotations, error) {
 	return callOffering(ctx, q, func(info *storeapi.Info) bool {
 		return info.Status && anyMatches(info.LabelSets, r.Matchers)
-	},
-		func(ctx context.Context, client Client) ([]storeapi.TSDBStatistics, []string, error) {
-			return client.TSDBStatistics(ctx, r)
-		})
+	}, Client.TSDBStatistics, r)
 }
 
 // mergeStatistics merges the statistics of TSDBs as TSDBStatistics describes.

@@ -44,16 +44,13 @@ func (all *allTargets) add(of storeapi.Targets, state string) {
 
 func (q *Query) targets(ctx context.Context, r storeapi.TargetsRequest) ([]storeapi.Targets,
 	annotations.Annotations, error) {
-	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
-		func(ctx context.Context, client Client) (storeapi.Targets, []string, error) {
-			return client.Targets(ctx, r)
-		})
+	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets }, Client.Targets, r)
 }
 
 // callOffering calls all stores whose Info offers an API, and all stores that have not sent Info
 // yet. It returns the response of each store.
-func callOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.Info) bool,
-	call func(context.Context, Client) (T, []string, error)) ([]T, annotations.Annotations, error) {
+func callOffering[R, T any](ctx context.Context, q *Query, offers func(*storeapi.Info) bool,
+	call func(Client, context.Context, R) (T, []string, error), r R) ([]T, annotations.Annotations, error) {
 	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || offers(info) })
 	if err != nil {
 		return nil, nil, err
@@ -61,7 +58,7 @@ func callOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.In
 	defer c.release()
 	found := make([]T, len(c.stores))
 	warnings, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) ([]string, error) {
-		of, warnings, err := call(ctx, c.stores[i].client)
+		of, warnings, err := call(c.stores[i].client, ctx, r)
 		if err == nil {
 			found[i] = of
 		}

@@ -2,7 +2,6 @@ package storeapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -47,34 +46,6 @@ func TestSeriesSet_CutStreamIsAnError(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("its querier stays open")
 		}
-	}
-}
-
-func TestServer_RequestsWaitForASlotAndReleaseIt(t *testing.T) {
-	src := &endlessSource{memorySource: memorySource{rows: rows(t, 1)}}
-	client := NewClient(dial(t, src, ServerOptions{ConcurrentMax: 1}), ClientOptions{})
-	first := client.Series(t.Context(), SeriesRequest{MaxMS: 1, Matchers: all()})
-	if !first.Next() {
-		t.Fatal(first.Err())
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	second := client.Series(ctx, SeriesRequest{MaxMS: 1, Matchers: all()})
-	if second.Next() || !errors.Is(second.Err(), context.DeadlineExceeded) {
-		t.Errorf("a second stream in addition to the only slot: %v", second.Err())
-	}
-	if err := errors.Join(second.Close(), first.Close()); err != nil {
-		t.Fatal(err)
-	}
-	third := client.Series(t.Context(), SeriesRequest{MaxMS: 1, Matchers: all()})
-	if !third.Next() {
-		t.Errorf("a stream after the first one: %v", third.Err())
-	}
-	if err := third.Close(); err != nil {
-		t.Error(err)
-	}
-	if third.Next() || third.Err() == nil {
-		t.Error("a closed set goes on")
 	}
 }
 

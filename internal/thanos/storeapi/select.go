@@ -20,14 +20,6 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 		return err
 	}
 	ctx := stream.Context()
-	if s.slots != nil {
-		select {
-		case s.slots <- struct{}{}:
-			defer func() { <-s.slots }()
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 	if err := checkRange(r.MinMS, r.MaxMS); err != nil {
 		return err
 	}

@@ -20,14 +20,13 @@ import (
 
 // ServerOptions are the options of a Server. A limit of zero means no limit unless noted.
 type ServerOptions struct {
-	SeriesMax     int64        // per Series request
-	SamplesMax    int64        // per Series request; each chunk counts as 120 samples, as in Thanos
-	BytesMax      int64        // of labels and chunks per Series request
-	ConcurrentMax int          // Series requests served at once; others wait
-	SortBytesMax  int          // of series that are buffered to sort them again; 0: 256 MiB
-	Flags         hint.Flags   // the flags that raise the limits, named in errors
-	Logger        *slog.Logger // for errors that no client receives; may be nil
-	Metrics       *metrics.Set // may be nil
+	SeriesMax    int64        // per Series request
+	SamplesMax   int64        // per Series request; each chunk counts as 120 samples, as in Thanos
+	BytesMax     int64        // of labels and chunks per Series request
+	SortBytesMax int          // of series that are buffered to sort them again; 0: 256 MiB
+	Flags        hint.Flags   // the flags that raise the limits, named in errors
+	Logger       *slog.Logger // for errors that no client receives; may be nil
+	Metrics      *metrics.Set // may be nil
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
@@ -40,19 +39,14 @@ func (o ServerOptions) withDefaults() ServerOptions {
 type Server struct {
 	src     Source
 	opts    ServerOptions
-	slots   chan struct{} // nil: no limit
 	dropped *metrics.CounterVec
 }
 
 // NewServer returns a server, which owns no goroutine.
 func NewServer(src Source, opts ServerOptions) *Server {
 	opts = opts.withDefaults()
-	s := &Server{src: src, opts: opts, dropped: opts.Metrics.NewCounterVec("thanos_store_selects_dropped_total",
+	return &Server{src: src, opts: opts, dropped: opts.Metrics.NewCounterVec("thanos_store_selects_dropped_total",
 		"Number of select queries that were dropped due to configured limits.", "reason")}
-	if opts.ConcurrentMax > 0 {
-		s.slots = make(chan struct{}, opts.ConcurrentMax)
-	}
-	return s
 }
 
 // Register registers the services with a server that uses GRPCServerOptions.

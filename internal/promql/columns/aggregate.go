@@ -521,24 +521,22 @@ func (ev *evaluation) use(result *sharedResult) error {
 	return nil
 }
 
-// result is evaluation.result of the node.
-func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
-	return ev.result(s.text, s.evaluate)
+func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
+	return ev.emitCopies(s.text, s.evaluate, s.node, sink)
 }
 
-func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
-	result, err := s.result(ev)
+// emitCopies passes copies of the rows of a result to a sink, which may change them. Without a result, it evaluates the
+// node.
+func (ev *evaluation) emitCopies(of any, evaluate func(*evaluation) (*sharedResult, error), n node,
+	sink func(*row) error) error {
+	result, err := ev.result(of, evaluate)
 	if err != nil {
 		return err
 	}
 	if result == nil {
-		return s.node.eval(ev, sink)
+		return n.eval(ev, sink)
 	}
-	return ev.emitCopies(result.rows, sink)
-}
-
-// emitCopies passes copies of rows to a sink, which may change them.
-func (ev *evaluation) emitCopies(rows []row, sink func(*row) error) error {
+	rows := result.rows
 	for i := range rows {
 		if err := contextError(ev.ctx); err != nil {
 			return err
@@ -642,14 +640,7 @@ type fusedNode struct {
 }
 
 func (f *fusedNode) eval(ev *evaluation, sink func(*row) error) error {
-	result, err := ev.result(f.aggregateNode, f.evaluate)
-	if err != nil {
-		return err
-	}
-	if result == nil {
-		return f.aggregateNode.eval(ev, sink)
-	}
-	return ev.emitCopies(result.rows, sink)
+	return ev.emitCopies(f.aggregateNode, f.evaluate, f.aggregateNode, sink)
 }
 
 // evaluate evaluates the operand and all aggregations of the fusion, and returns the result of this aggregation. If the

@@ -148,11 +148,8 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 		counts.returned(r)
 		if dropName {
 			ev.drop(r)
-			if err := sets.addUnless(r.distinct, r); err != nil {
-				return err
-			}
 		}
-		return sink(r)
+		return sets.pass(!dropName || r.distinct, r, sink)
 	})
 	if err != nil {
 		return err
@@ -255,10 +252,7 @@ func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
 			}
 		}
 		ev.drop(r)
-		if err := sets.addUnless(r.distinct, r); err != nil {
-			return err
-		}
-		return sink(r)
+		return sets.pass(r.distinct, r, sink)
 	})
 	if err != nil {
 		return err

@@ -110,10 +110,7 @@ func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 		}
 		counts.returned(r)
 		ev.drop(r)
-		if err := sets.addUnless(r.distinct, r); err != nil {
-			return err
-		}
-		return sink(r)
+		return sets.pass(r.distinct, r, sink)
 	})
 	if err != nil {
 		return err
@@ -304,10 +301,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 			r.metric, r.dropName = metric, r.dropName && n.text(1) != labels.MetricName
 		}
 		r.distinct = false // another series may have the changed labels
-		if err := sets.add(r); err != nil {
-			return err
-		}
-		return sink(r)
+		return sets.pass(false, r, sink)
 	})
 	if err != nil {
 		return err
@@ -547,10 +541,7 @@ func (n *countValuesNode) eval(ev *evaluation, sink func(*row) error) error {
 	sets := ev.newLabelsets()
 	for _, r := range all {
 		counts.returned(r)
-		if err := sets.add(r); err != nil {
-			return err
-		}
-		if err := sink(r); err != nil {
+		if err := sets.pass(false, r, sink); err != nil {
 			return err
 		}
 	}
@@ -571,10 +562,7 @@ func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
 		}
 		counts.returned(r)
 		ev.drop(r)
-		if err := sets.add(r); err != nil {
-			return err
-		}
-		return sink(r)
+		return sets.pass(false, r, sink)
 	})
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ func (ev *evaluation) borrow(n node, counts *stepCounts) ([]row, error) {
 	if !ok {
 		return ev.collect(n, counts)
 	}
-	result, err := s.result(ev)
+	result, err := ev.result(s.text, s.evaluate)
 	if err != nil {
 		return nil, err
 	}
@@ -99,10 +99,7 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 			return nil
 		}
 		counts.returned(r)
-		if err := sets.add(r); err != nil {
-			return err
-		}
-		return sink(r)
+		return sets.pass(false, r, sink)
 	}
 	// The samples of decides determine which samples of follows are returned. For "and" and "unless", right decides
 	// about left, and only samples of left are returned. For "or", left is returned, and decides about right.
@@ -330,10 +327,7 @@ func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) er
 			continue
 		}
 		m.counts.returned(&out)
-		if err := m.sets.add(&out); err != nil {
-			return err
-		}
-		if err := sink(&out); err != nil {
+		if err := m.sets.pass(false, &out, sink); err != nil {
 			return err
 		}
 	}

@@ -121,12 +121,15 @@ func (ev *evaluation) drop(r *row) {
 	}
 }
 
-// addUnless adds a series unless its labels are known to be distinct. A series that is not added takes no memory.
-func (l *labelsets) addUnless(distinct bool, r *row) error {
-	if distinct {
-		return nil
+// pass adds a series unless its labels are known to be distinct, and passes it on. A series that is not added takes no
+// memory.
+func (l *labelsets) pass(distinct bool, r *row, sink func(*row) error) error {
+	if !distinct {
+		if err := l.add(r); err != nil {
+			return err
+		}
 	}
-	return l.add(r)
+	return sink(r)
 }
 
 // add adds a series. It returns errGiveUp if the sets of steps take too much memory.

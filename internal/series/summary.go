@@ -43,23 +43,33 @@ type Windows struct {
 	MinMS, MaxMS int64 // of the selection, inclusive
 	Whole        bool  // a summary is enough for chunks in windows
 	Starts       bool  // the start of a window counts, not only its end
+	// Singles: with Starts, a summary is also enough of samples of which windows have only the first or only the last.
+	Singles bool
 }
 
 // Enough reports whether a summary is enough of the samples from minMS to maxMS: no window touches them, each window
 // that touches them covers them all, or they are outside the selection's range.
-func (w *Windows) Enough(minMS, maxMS int64) bool {
+func (w *Windows) Enough(minMS, maxMS int64) bool { return w.EnoughOf(minMS, minMS, maxMS, maxMS) }
+
+// EnoughOf is Enough for samples of which the times of the second and of the last but one are known, too, for Singles.
+func (w *Windows) EnoughOf(minMS, secondMS, lateMS, maxMS int64) bool {
 	end := w.Ends.NotBefore(minMS)
 	if end > w.Ends.LastMS || end-w.RangeMS >= maxMS || maxMS < w.MinMS || minMS > w.MaxMS {
 		return true
 	}
-	if !w.Whole || end < maxMS || minMS < w.MinMS || maxMS > w.MaxMS {
+	if !w.Singles {
+		secondMS, lateMS = minMS, maxMS
+	} else if end < secondMS { // a window that ends there has the first sample only
+		end = w.Ends.NotBefore(secondMS)
+	}
+	if !w.Whole || end < maxMS && end <= w.Ends.LastMS || minMS < w.MinMS && w.MinMS <= lateMS || maxMS > w.MaxMS {
 		return false
 	}
 	if !w.Starts {
 		return true
 	}
 	start := w.Ends.NotBefore(minMS+w.RangeMS) - w.RangeMS
-	return start >= maxMS || start > w.Ends.LastMS-w.RangeMS
+	return start >= lateMS || start > w.Ends.LastMS-w.RangeMS
 }
 
 // Untouched reports whether no window touches a chunk.
@@ -99,7 +109,13 @@ type Summary struct {
 	Min, Max    float64
 	// Gap: no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk, nor extended.
 	Gap byte
+	// The ms from the first sample to the second, and from the last but one to the last, or IntervalMax if they are more; of
+	// one sample 0. They are not in the data of a chunk.
+	Second, Late int32
 }
+
+// IntervalMax is the greatest Summary.Second, and Late.
+const IntervalMax = math.MaxInt32
 
 // GapMax is the greatest Summary.Gap.
 const GapMax = 62
@@ -127,7 +143,14 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 		gap, at = max(gap, p.T-at), p.T
 	}
 	s.Gap = byte(min(bits.Len64(uint64(max(gap, 1)-1)), GapMax))
+	if n := len(points); n > 1 {
+		s.Second, s.Late = interval(points[:2]), interval(points[n-2:])
+	}
 	return s, true
+}
+
+func interval(two []promql.FPoint) int32 { // which is negative if it overflows
+	return int32(max(min(two[1].T-two[0].T, IntervalMax), 0))
 }
 
 // Extend adds the summary of later samples. It returns false, and changes nothing, if there are too many samples, or if
@@ -146,7 +169,8 @@ func (s *Summary) Extend(by *Summary, rising bool) bool {
 	if by.Max > s.Max {
 		s.Max = by.Max
 	}
-	s.Count, s.Changes, s.Falls, s.Last = s.Count+by.Count, s.Changes+by.Changes, s.Falls || falls, by.Last
+	s.Count, s.Changes, s.Falls = s.Count+by.Count, s.Changes+by.Changes, s.Falls || falls
+	s.Last, s.Late = by.Last, by.Late
 	return true
 }
 

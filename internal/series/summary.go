@@ -109,13 +109,9 @@ type Summary struct {
 	Min, Max    float64
 	// Gap: no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk, nor extended.
 	Gap byte
-	// The ms from the first sample to the second, and from the last but one to the last, or IntervalMax if they are more; of
-	// one sample 0. They are not in the data of a chunk.
-	Second, Late int32
+	// The ms from the first sample to the second, and from the last but one to the last. They are not in the data of a chunk.
+	Second, Late int64
 }
-
-// IntervalMax is the greatest Summary.Second, and Late.
-const IntervalMax = math.MaxInt32
 
 // GapMax is the greatest Summary.Gap.
 const GapMax = 62
@@ -131,7 +127,7 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 	first := points[0].F
 	s = Summary{Count: len(points), First: first, Last: points[len(points)-1].F, Min: first, Max: first}
 	before, at, gap := first, points[0].T, int64(0)
-	for _, p := range points {
+	for i, p := range points {
 		if math.IsNaN(p.F) || p.F == 0 && math.Signbit(p.F) {
 			return s, false
 		}
@@ -140,17 +136,13 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 		}
 		s.Falls = s.Falls || p.F < before
 		s.Min, s.Max, before = min(s.Min, p.F), max(s.Max, p.F), p.F
-		gap, at = max(gap, p.T-at), p.T
+		if s.Late = p.T - at; i == 1 {
+			s.Second = s.Late
+		}
+		gap, at = max(gap, s.Late), p.T
 	}
 	s.Gap = byte(min(bits.Len64(uint64(max(gap, 1)-1)), GapMax))
-	if n := len(points); n > 1 {
-		s.Second, s.Late = interval(points[:2]), interval(points[n-2:])
-	}
 	return s, true
-}
-
-func interval(two []promql.FPoint) int32 { // which is negative if it overflows
-	return int32(max(min(two[1].T-two[0].T, IntervalMax), 0))
 }
 
 // Extend adds the summary of later samples. It returns false, and changes nothing, if there are too many samples, or if

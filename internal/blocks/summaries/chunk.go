@@ -40,7 +40,7 @@ func (d *Decoder) Cut(c series.Chunk, w *Writer) {
 		for i := 1; i < len(d.points); i++ {
 			if at := hour(d.points[from].T); d.points[i].T > at {
 				one, _ := series.SummaryOf(d.points[from:i])
-				w.part(part{Summary: one, end: int32(at - d.points[i-1].T), start: int32(d.points[i].T - at)}, all.Gap)
+				w.part(part{Summary: one, end: at - d.points[i-1].T, start: d.points[i].T - at}, all.Gap)
 				from = i
 			}
 		}

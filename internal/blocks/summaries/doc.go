@@ -25,7 +25,7 @@
 //	times    2(1) uvarint(second) uvarint(late) uvarint(end) uvarint(start), in ms; else as before
 //	second   from the first sample to the second
 //	late     from the last sample but one to the last
-//	end      of a cut: from the last sample to the first full hour that is not before the first sample
+//	end      of a cut: from the last sample to the first full hour not before the first sample
 //	start    of a cut: from there to the first sample of the next part
 //	first    varint(less the last integer that was the last value of a summary)     integers
 //	last     varint(less first)

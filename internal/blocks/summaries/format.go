@@ -55,7 +55,7 @@ func hour(ms int64) int64 { return ms + (hourMS-ms%hourMS)%hourMS }
 // part is a part of a chunk.
 type part struct {
 	series.Summary
-	end, start   int32 // of the cut behind it; start is 0 if it is the last one
+	end, start   int64 // of the cut behind it; start is 0 if it is the last one
 	minMS, maxMS int64 // set by Series.at
 }
 
@@ -146,7 +146,7 @@ func checked(src []byte) ([]byte, error) {
 // before is what a summary is encoded against.
 type before struct {
 	count, changes int
-	times          [4]int32 // second, late, end, start
+	times          [4]int64 // second, late, end, start
 	gap            byte
 	last           float64
 	integer        int64
@@ -157,7 +157,7 @@ func (b *before) append(dst []byte, s part) []byte {
 	if s.Count == 0 {
 		return append(dst, 0)
 	}
-	now := [4]int32{s.Second, s.Late, b.times[2], b.times[3]}
+	now := [4]int64{s.Second, s.Late, b.times[2], b.times[3]}
 	if s.start > 0 {
 		now[2], now[3] = s.end, s.start
 	}

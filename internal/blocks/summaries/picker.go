@@ -96,7 +96,7 @@ func (p *Picker) begins(c blocks.Chunk, i int) bool {
 		p.extend(all, c.MinMS, c.MaxMS)
 		return true
 	}
-	if p.parts(c) {
+	if (p.Opts.Singles || len(p.series.parts) > 0) && p.parts(c) {
 		return true
 	}
 	splitMS := p.Opts.Until(c.MinMS)
@@ -121,7 +121,7 @@ func (p *Picker) parts(c blocks.Chunk) bool {
 	parts := p.series.at(c.MinMS, c.MaxMS, !p.Opts.Joined())
 	for i := range parts {
 		one := &parts[i]
-		if !p.Opts.EnoughOf(one.minMS, one.minMS+int64(one.Second), one.maxMS-int64(one.Late), one.maxMS) {
+		if !p.Opts.EnoughOf(one.minMS, one.minMS+one.Second, one.maxMS-one.Late, one.maxMS) {
 			return false
 		}
 	}

@@ -130,19 +130,22 @@ func (s *Series) next() bool {
 		return false
 	}
 	b := &s.before
+	s.cut = false
 	flags := s.flags()
-	if flags == times {
-		for i := range b.times {
-			b.times[i] = int32(min(s.r.Uvarint(), series.IntervalMax))
+	if flags&present == 0 {
+		if flags == 0 && len(s.parts) == 0 && !s.r.Bad {
+			s.s = series.Summary{}
+			return true
 		}
-		flags = s.flags()
-	}
-	if s.cut = flags == cut; s.cut {
-		flags = s.flags()
-	}
-	if flags == 0 && !s.cut && !s.r.Bad && len(s.parts) == 0 {
-		s.s = series.Summary{}
-		return true
+		if flags == times {
+			for i := range b.times {
+				b.times[i] = int64(s.r.Uvarint())
+			}
+			flags = s.flags()
+		}
+		if s.cut = flags == cut; s.cut {
+			flags = s.flags()
+		}
 	}
 	if flags&newCount != 0 {
 		b.count = int(min(s.r.Uvarint(), math.MaxUint32))
@@ -178,7 +181,7 @@ func (s *Series) next() bool {
 	}
 	b.last = s.s.Last
 	if s.r.Bad || flags&present == 0 || s.s.Count == 0 || s.s.Count > math.MaxUint16 || s.s.Changes >= s.s.Count ||
-		s.s.Gap > series.GapMax || s.cut && (b.times[3] == 0 || len(s.parts) == partsMax) {
+		s.s.Gap > series.GapMax || s.cut && (b.times[2] < 0 || b.times[3] <= 0 || len(s.parts) == partsMax) {
 		s.r.Src, s.err = nil, fmt.Errorf("%w: a summary is not valid", ErrCorrupt)
 		return false
 	}
@@ -203,7 +206,7 @@ func (s *Series) at(minMS, maxMS int64, whole bool) []part {
 		p.minMS, p.maxMS = minMS, maxMS
 		if i < len(s.parts)-1 {
 			at := hour(minMS)
-			p.maxMS, minMS = at-int64(p.end), at+int64(p.start)
+			p.maxMS, minMS = at-p.end, at+p.start
 		}
 		if p.minMS > p.maxMS {
 			return nil

@@ -116,7 +116,7 @@ func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
 		return nil, false // the last chunk of the head has no exact times
 	}
 	sum, ok := series.SummaryOf(points)
-	enough := s.asked.EnoughOf(c.MinMS, c.MinMS+int64(sum.Second), c.MaxMS-int64(sum.Late), c.MaxMS)
+	enough := s.asked.EnoughOf(c.MinMS, c.MinMS+sum.Second, c.MaxMS-sum.Late, c.MaxMS)
 	return series.AppendSummary(nil, sum), ok && enough && !(s.asked.Rising && sum.Falls) && (s.asked.Fits == nil || s.asked.Fits(&sum))
 }
 

@@ -109,7 +109,7 @@ type Summary struct {
 	Min, Max    float64
 	// Gap: no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk, nor extended.
 	Gap byte
-	// The ms from the first sample to the second, and from the last but one to the last. They are not in the data of a chunk.
+	// The ms from the first sample to the second, and from the last but one to the last. The data of a chunk lacks them.
 	Second, Late int64
 }
 

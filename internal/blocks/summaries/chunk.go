@@ -30,8 +30,8 @@ func (d *Decoder) Summary(c series.Chunk) (s series.Summary) {
 	return s
 }
 
-// Cut writes the summaries of a chunk, which is cut at full hours, where windows end. A chunk of more than two hours has
-// few samples, and is not cut.
+// Cut writes the summaries of a chunk, which is cut at full hours, where windows end. A chunk of more than two hours
+// has few samples, and is not cut.
 func (d *Decoder) Cut(c series.Chunk, w *Writer) {
 	all := d.Summary(c)
 	last := part{Summary: all}

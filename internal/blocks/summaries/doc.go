@@ -12,8 +12,8 @@
 //	table    (ref(4) offset(8))* of the first series of each group | crc32c(4) of the table before it
 //
 // Series are in the order of their references in the index, which are the first numbers of a group and of the table.
-// A series without any summary is absent. Another has one summary for each chunk, in the order of the index, or those of
-// the chunk's parts, in which case each but the last one says cut:
+// A series without any summary is absent. Another has one summary for each chunk, in the order of the index, or those
+// of the chunk's parts, in which case each but the last one says cut:
 //
 //	summary  times?, 4(1) if cut, flags(1), and unless it is 0: no summary
 //	         count      uvarint, with flag newCount; else as before

@@ -137,7 +137,8 @@ func seriesRequestFrom(in *pb.SeriesRequest) (SeriesRequest, error) {
 	if w := in.Extension.GetWindows(); w != nil {
 		r.Summaries = &series.Summaries{Rising: w.Rising, Apart: w.Apart, Windows: series.Windows{
 			Ends:    series.Steps{FirstMS: w.FirstTime, LastMS: w.LastTime, StepMS: w.Step},
-			RangeMS: w.RangeMs, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: w.Whole, Starts: w.Starts, Singles: w.Starts && w.Singles}}
+			RangeMS: w.RangeMs, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: w.Whole, Starts: w.Starts,
+			Singles: w.Starts && w.Singles}}
 		if !w.Apart {
 			r.JoinMS = JoinAny
 		}

@@ -43,23 +43,33 @@ type Windows struct {
 	MinMS, MaxMS int64 // of the selection, inclusive
 	Whole        bool  // a summary is enough for chunks in windows
 	Starts       bool  // the start of a window counts, not only its end
+	// Singles: with Starts, a summary is also enough of samples of which windows have only the first or only the last.
+	Singles bool
 }
 
 // Enough reports whether a summary is enough of the samples from minMS to maxMS: no window touches them, each window
 // that touches them covers them all, or they are outside the selection's range.
-func (w *Windows) Enough(minMS, maxMS int64) bool {
+func (w *Windows) Enough(minMS, maxMS int64) bool { return w.EnoughOf(minMS, minMS, maxMS, maxMS) }
+
+// EnoughOf is Enough for samples of which the times of the second and of the last but one are known, too, for Singles.
+func (w *Windows) EnoughOf(minMS, secondMS, lateMS, maxMS int64) bool {
 	end := w.Ends.NotBefore(minMS)
 	if end > w.Ends.LastMS || end-w.RangeMS >= maxMS || maxMS < w.MinMS || minMS > w.MaxMS {
 		return true
 	}
-	if !w.Whole || end < maxMS || minMS < w.MinMS || maxMS > w.MaxMS {
+	if !w.Singles {
+		secondMS, lateMS = minMS, maxMS
+	} else if end < secondMS { // a window that ends there has the first sample only
+		end = w.Ends.NotBefore(secondMS)
+	}
+	if !w.Whole || end < maxMS && end <= w.Ends.LastMS || minMS < w.MinMS && w.MinMS <= lateMS || maxMS > w.MaxMS {
 		return false
 	}
 	if !w.Starts {
 		return true
 	}
 	start := w.Ends.NotBefore(minMS+w.RangeMS) - w.RangeMS
-	return start >= maxMS || start > w.Ends.LastMS-w.RangeMS
+	return start >= lateMS || start > w.Ends.LastMS-w.RangeMS
 }
 
 // Untouched reports whether no window touches a chunk.
@@ -99,6 +109,8 @@ type Summary struct {
 	Min, Max    float64
 	// Gap: no two successive samples are further apart than 1<<Gap ms. It is not in the data of a chunk, nor extended.
 	Gap byte
+	// The ms from the first sample to the second, and from the last but one to the last. The data of a chunk lacks them.
+	Second, Late int64
 }
 
 // GapMax is the greatest Summary.Gap.
@@ -115,7 +127,7 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 	first := points[0].F
 	s = Summary{Count: len(points), First: first, Last: points[len(points)-1].F, Min: first, Max: first}
 	before, at, gap := first, points[0].T, int64(0)
-	for _, p := range points {
+	for i, p := range points {
 		if math.IsNaN(p.F) || p.F == 0 && math.Signbit(p.F) {
 			return s, false
 		}
@@ -124,7 +136,10 @@ func SummaryOf(points []promql.FPoint) (s Summary, ok bool) {
 		}
 		s.Falls = s.Falls || p.F < before
 		s.Min, s.Max, before = min(s.Min, p.F), max(s.Max, p.F), p.F
-		gap, at = max(gap, p.T-at), p.T
+		if s.Late = p.T - at; i == 1 {
+			s.Second = s.Late
+		}
+		gap, at = max(gap, s.Late), p.T
 	}
 	s.Gap = byte(min(bits.Len64(uint64(max(gap, 1)-1)), GapMax))
 	return s, true
@@ -146,7 +161,8 @@ func (s *Summary) Extend(by *Summary, rising bool) bool {
 	if by.Max > s.Max {
 		s.Max = by.Max
 	}
-	s.Count, s.Changes, s.Falls, s.Last = s.Count+by.Count, s.Changes+by.Changes, s.Falls || falls, by.Last
+	s.Count, s.Changes, s.Falls = s.Count+by.Count, s.Changes+by.Changes, s.Falls || falls
+	s.Last, s.Late = by.Last, by.Late
 	return true
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	yearWithout = "bytes fetched for a long range"
-	yearWith    = "bytes fetched for a long range, with summaries"
+	yearWithout = "bytes fetched for "
+	yearWith    = "with summaries, bytes fetched for "
 
 	dayMS = 24 * 3600_000
 )
@@ -28,10 +28,23 @@ func yearSpec() blocks.Spec {
 		StartMS: start - start%(14*dayMS), Seed: 5, Compacted: 14 * 12}
 }
 
-func yearQuery() area.Query {
+// yearQueries are those of Grafana for a long range: with windows of the step, and with $__rate_interval.
+func yearQueries() (all []area.Query) {
 	const step = dayMS / 4
-	return area.Query{Expr: "sum by (job) (rate(bench_year_total[6h]))", StartMS: yearSpec().StartMS + step - 1, StepMS: step, Points: 28 * 4,
-		Series: 1}
+	for _, window := range []string{"6h", "6h15s"} {
+		all = append(all, area.Query{What: "windows of " + window, Expr: "sum by (job) (rate(bench_year_total[" + window + "]))",
+			StartMS: yearSpec().StartMS + step, StepMS: step, Points: 28 * 4, Series: 1})
+	}
+	return all
+}
+
+// yearRatio returns the worst ratio of the bytes with summaries to those without, and what it is made of.
+func yearRatio(b *area.Bench) (worst float64, of []string) {
+	for _, q := range yearQueries() {
+		worst = area.Worst(worst, area.Over(b.Median("ferula", yearWith+q.What), b.Median("ferula", yearWithout+q.What)))
+		of = append(of, yearWith+q.What, yearWithout+q.What)
+	}
+	return worst, of
 }
 
 var errDiffers = errors.New("with summaries the answer is another")
@@ -47,25 +60,34 @@ func year(ctx context.Context, b *area.Bench, ours *area.Side) error {
 		if err := makeBucket(ctx, b.Cache, yearSpec(), bucket, 1); err != nil {
 			return err
 		}
-		want, err := yearBytes(ctx, b, round, ours, bucket, yearWithout)
-		if err != nil {
-			return err
+		var want [][]byte
+		for _, q := range yearQueries() {
+			answer, err := yearBytes(ctx, b, round, ours, bucket, q, yearWithout)
+			if err != nil {
+				return err
+			}
+			want = append(want, answer)
 		}
 		make := exec.CommandContext(ctx, ours.Program.Path, "summarize",
 			fmt.Sprintf("--objstore.config={type: FILESYSTEM, config: {directory: %s}}", bucket))
 		if out, err := make.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		got, err := yearBytes(ctx, b, round, ours, bucket, yearWith)
-		if err == nil && !bytes.Equal(got, want) {
-			err = errDiffers
+		for i, q := range yearQueries() {
+			got, err := yearBytes(ctx, b, round, ours, bucket, q, yearWith)
+			if err == nil && !bytes.Equal(got, want[i]) {
+				err = fmt.Errorf("%s: %w", q.Expr, errDiffers)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 }
 
 // yearBytes returns the answer of a new store and a querier, and records what the store fetched.
-func yearBytes(ctx context.Context, b *area.Bench, round int, ours *area.Side, bucket, what string) (answer []byte, err error) {
+func yearBytes(ctx context.Context, b *area.Bench, round int, ours *area.Side, bucket string, q area.Query, what string) (answer []byte, err error) {
 	if err := os.RemoveAll(ours.Dir); err != nil {
 		return nil, err
 	}
@@ -74,7 +96,7 @@ func yearBytes(ctx context.Context, b *area.Bench, round int, ours *area.Side, b
 	err = b.With(ctx, over(bucket), func() error {
 		return b.With(ctx, query, func() error {
 			var body bytes.Buffer
-			if _, err := querier.Get(ctx, yearQuery().Request(), &body); err != nil {
+			if _, err := querier.Get(ctx, q.Request(), &body); err != nil {
 				return err
 			}
 			answer = body.Bytes()
@@ -82,10 +104,10 @@ func yearBytes(ctx context.Context, b *area.Bench, round int, ours *area.Side, b
 			if err != nil {
 				return err
 			}
-			b.Add(round, ours.Name, what, area.Bytes, bytes)
-			m, err := yearQuery().Result(ctx, querier.Server)
+			b.Add(round, ours.Name, what+q.What, area.Bytes, bytes)
+			m, err := q.Result(ctx, querier.Server)
 			if err == nil {
-				err = yearQuery().Complete(m)
+				err = q.Complete(m)
 			}
 			return err
 		}, querier)

@@ -30,6 +30,25 @@ func (d *Decoder) Summary(c series.Chunk) (s series.Summary) {
 	return s
 }
 
+// Cut writes the summaries of a chunk, which is cut at full hours, where windows end. A chunk of more than two hours
+// has few samples, and is not cut.
+func (d *Decoder) Cut(c series.Chunk, w *Writer) {
+	all := d.Summary(c)
+	last := part{Summary: all}
+	if all.Count > 0 && c.MinMS >= 0 && c.MaxMS-c.MinMS <= 2*hourMS {
+		from := 0
+		for i := 1; i < len(d.points); i++ {
+			if at := hour(d.points[from].T); d.points[i].T > at {
+				one, _ := series.SummaryOf(d.points[from:i])
+				w.part(part{Summary: one, end: at - d.points[i-1].T, start: d.points[i].T - at}, all.Gap)
+				from = i
+			}
+		}
+		last.Summary, _ = series.SummaryOf(d.points[from:])
+	}
+	w.part(last, all.Gap)
+}
+
 // Split returns the summaries of two parts of a chunk: of the samples up to a time, which is before its last sample,
 // and of the later ones; and the times at which the first part ends and the second begins. all is the summary of the
 // chunk, in which no value falls. Split decodes the first part only. ok is false if the chunk is not what its index or

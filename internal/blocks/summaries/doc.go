@@ -12,15 +12,21 @@
 //	table    (ref(4) offset(8))* of the first series of each group | crc32c(4) of the table before it
 //
 // Series are in the order of their references in the index, which are the first numbers of a group and of the table.
-// A series without any summary is absent. Another has one summary for each chunk, in the order of the index:
+// A series without any summary is absent. Another has one summary for each chunk, in the order of the index, or those
+// of the chunk's parts, in which case each but the last one says cut:
 //
-//	summary  flags(1), and unless it is 0: no summary
+//	summary  times?, 4(1) if cut, flags(1), and unless it is 0: no summary
 //	         count      uvarint, with flag newCount; else as before
 //	         gap        byte, with flag newCount; else as before
 //	         changes    uvarint, with flag newChanges; else as before, and 0 with flag flat
 //	         first      absent with flag same: the last value before
 //	         last       absent with flag flat: first
 //	         extremes   with flag extremes: min, max; else they are first and last, in their order
+//	times    2(1) uvarint(second) uvarint(late) uvarint(end) uvarint(start), in ms; else as before
+//	second   from the first sample to the second
+//	late     from the last sample but one to the last
+//	end      of a cut: from the last sample to the first full hour not before the first sample
+//	start    of a cut: from there to the first sample of the next part
 //	first    varint(less the last integer that was the last value of a summary)     integers
 //	last     varint(less first)
 //	extremes uvarint(the lesser of first and last, less min) uvarint(max less the greater of them)

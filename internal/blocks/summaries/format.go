@@ -18,7 +18,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
 	magic   = "FSUM"
-	version = 2
+	version = 3
 
 	headerBytes = 68
 	entryBytes  = 12      // of the table
@@ -40,6 +40,24 @@ const (
 	flat     // all values are equal
 	same     // the first value is the last value of the summary before
 )
+
+const (
+	times = 2 // bytes before the flags, which are always present
+	cut   = 4
+
+	partsMax = 4 // of a chunk
+	hourMS   = 3600_000
+)
+
+// hour returns the first full hour that is not before a time.
+func hour(ms int64) int64 { return ms + (hourMS-ms%hourMS)%hourMS }
+
+// part is a part of a chunk.
+type part struct {
+	series.Summary
+	end, start   int64 // of the cut behind it; start is 0 if it is the last one
+	minMS, maxMS int64 // set by Series.at
+}
 
 // integersMax limits the integers: a float64 has each integer up to twice as much, so differences are exact.
 const integersMax = 1 << 52
@@ -128,15 +146,29 @@ func checked(src []byte) ([]byte, error) {
 // before is what a summary is encoded against.
 type before struct {
 	count, changes int
+	times          [4]int64 // second, late, end, start
 	gap            byte
 	last           float64
 	integer        int64
 }
 
-// append appends a summary; one without samples is absent.
-func (b *before) append(dst []byte, s series.Summary) []byte {
+// append appends the summary of a part; one without samples is absent.
+func (b *before) append(dst []byte, s part) []byte {
 	if s.Count == 0 {
 		return append(dst, 0)
+	}
+	now := [4]int64{s.Second, s.Late, b.times[2], b.times[3]}
+	if s.start > 0 {
+		now[2], now[3] = s.end, s.start
+	}
+	if now != b.times {
+		b.times, dst = now, append(dst, times)
+		for _, ms := range now {
+			dst = binary.AppendUvarint(dst, uint64(ms))
+		}
+	}
+	if s.start > 0 {
+		dst = append(dst, cut)
 	}
 	at := len(dst)
 	dst = append(dst, present)
@@ -157,7 +189,7 @@ func (b *before) append(dst []byte, s series.Summary) []byte {
 	low, high := min(s.First, s.Last), max(s.First, s.Last)
 	wide := flag(s.Min != low || s.Max != high, extremes)
 	known := flag(math.Float64bits(s.First) == math.Float64bits(b.last), same)
-	if flag(!integers(s), floats) {
+	if flag(!integers(s.Summary), floats) {
 		first, last := math.Float64bits(s.First), math.Float64bits(s.Last)
 		if !known || !level {
 			dst = appendPair(dst, first^math.Float64bits(b.last), last^first)

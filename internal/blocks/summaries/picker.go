@@ -84,26 +84,25 @@ func (p *Picker) Add(c blocks.Chunk, i int) bool {
 
 // begins begins a summary with a chunk, or with the later part of it.
 func (p *Picker) begins(c blocks.Chunk, i int) bool {
-	if p.state == absent || c.MinMS < p.MinMS || c.MaxMS > p.MaxMS {
+	enough, joined := p.Opts.Enough(c.MinMS, c.MaxMS), p.Opts.Joined()
+	if p.state == absent || c.MinMS < p.MinMS || c.MaxMS > p.MaxMS || !enough && !joined && !p.Opts.Singles {
 		return false
-	}
-	splitMS := c.MaxMS
-	if !p.Opts.Enough(c.MinMS, c.MaxMS) {
-		if p.Read == nil || !p.Opts.Joined() {
-			return false
-		}
-		splitMS = p.Opts.Until(c.MinMS)
-		if splitMS >= c.MaxMS || !p.Opts.Enough(c.MinMS, splitMS) || !p.Opts.Enough(splitMS+1, c.MaxMS) {
-			return false
-		}
 	}
 	all := p.find(i)
-	if all == nil || all.Falls && (p.Opts.Rising || splitMS < c.MaxMS) {
+	if all == nil || all.Falls && p.Opts.Rising {
 		return false
 	}
-	if splitMS == c.MaxMS {
+	if enough {
 		p.extend(all, c.MinMS, c.MaxMS)
 		return true
+	}
+	if (p.Opts.Singles || len(p.series.parts) > 0) && p.parts(c) {
+		return true
+	}
+	splitMS := p.Opts.Until(c.MinMS)
+	if p.Read == nil || !joined || all.Falls || splitMS >= c.MaxMS || !p.Opts.Enough(c.MinMS, splitMS) ||
+		!p.Opts.Enough(splitMS+1, c.MaxMS) {
+		return false
 	}
 	chunk, err := p.Read(c)
 	if err != nil {
@@ -115,6 +114,27 @@ func (p *Picker) begins(c blocks.Chunk, i int) bool {
 		p.extend(&tail, ends[1], c.MaxMS)
 	}
 	return ok
+}
+
+// parts begins summaries with a chunk, or with its parts, of which windows have all samples or a single one.
+func (p *Picker) parts(c blocks.Chunk) bool {
+	parts := p.series.at(c.MinMS, c.MaxMS, !p.Opts.Joined())
+	for i := range parts {
+		one := &parts[i]
+		if !p.Opts.EnoughOf(one.minMS, one.minMS+one.Second, one.maxMS-one.Late, one.maxMS) {
+			return false
+		}
+	}
+	for i := range parts {
+		one := &parts[i]
+		if one.maxMS < p.Opts.MinMS || one.minMS > p.Opts.MaxMS {
+			continue
+		}
+		if p.extend(&one.Summary, one.minMS, one.maxMS); !p.Opts.Enough(one.minMS, one.maxMS) {
+			p.untilMS = math.MinInt64 // its last sample must remain the last
+		}
+	}
+	return len(parts) > 0
 }
 
 // find returns the summary of chunk i; nil if there is none.

@@ -101,26 +101,57 @@ type Series struct {
 	r      blocks.Varints
 	before before
 	s      series.Summary
+	cut    bool   // s is of a part of a chunk that another one follows
+	parts  []part // of the chunk; none: it is not cut
 	err    error
 }
 
 // Next reads the next summary. It returns false at the end and after an error.
 func (s *Series) Next() bool {
-	if len(s.r.Src) == 0 {
+	s.parts = s.parts[:0]
+	ok := s.next()
+	for ok && s.cut {
+		s.parts = append(s.parts, part{Summary: s.s, end: s.before.times[2], start: s.before.times[3]})
+		ok = s.next()
+	}
+	if len(s.parts) > 0 && ok {
+		s.parts = append(s.parts, part{Summary: s.s})
+		s.s = s.parts[0].Summary
+		for i := range s.parts[1:] {
+			s.s.Extend(&s.parts[i+1].Summary, false)
+		}
+	}
+	return ok
+}
+
+// next reads the summary of a chunk or of a part of it.
+func (s *Series) next() bool {
+	if len(s.r.Src) == 0 && !s.cut {
 		return false
 	}
-	flags := s.r.Src[0]
-	s.r.Src = s.r.Src[1:]
-	if flags == 0 {
-		s.s = series.Summary{}
-		return true
-	}
 	b := &s.before
+	s.cut = false
+	flags := s.flags()
+	if flags&present == 0 {
+		if flags == 0 && len(s.parts) == 0 && !s.r.Bad {
+			s.s = series.Summary{}
+			return true
+		}
+		if flags == times {
+			for i := range b.times {
+				b.times[i] = int64(s.r.Uvarint())
+			}
+			flags = s.flags()
+		}
+		if s.cut = flags == cut; s.cut {
+			flags = s.flags()
+		}
+	}
 	if flags&newCount != 0 {
 		b.count = int(min(s.r.Uvarint(), math.MaxUint32))
 		b.gap = byte(min(s.r.Uvarint(), math.MaxUint8))
 	}
-	s.s.Gap = b.gap
+	s.s.Gap, s.s.Second, s.s.Late = b.gap, b.times[0], b.times[1]
 	s.s.Count, s.s.Falls = b.count, flags&falls != 0
 	var first, last uint64
 	if flags&(newChanges|same|flat|floats) == newChanges {
@@ -150,11 +181,38 @@ func (s *Series) Next() bool {
 	}
 	b.last = s.s.Last
 	if s.r.Bad || flags&present == 0 || s.s.Count == 0 || s.s.Count > math.MaxUint16 || s.s.Changes >= s.s.Count ||
-		s.s.Gap > series.GapMax {
+		s.s.Gap > series.GapMax || s.cut && (b.times[2] < 0 || b.times[3] <= 0 || len(s.parts) == partsMax) {
 		s.r.Src, s.err = nil, fmt.Errorf("%w: a summary is not valid", ErrCorrupt)
 		return false
 	}
 	return true
+}
+
+// flags reads a byte.
+func (s *Series) flags() (b byte) {
+	if s.r.Bad = s.r.Bad || len(s.r.Src) == 0; !s.r.Bad {
+		b, s.r.Src = s.r.Src[0], s.r.Src[1:]
+	}
+	return b
+}
+
+// at returns the parts of a chunk, or with whole all of it. It returns none if their times are not within the chunk.
+func (s *Series) at(minMS, maxMS int64, whole bool) []part {
+	if len(s.parts) == 0 || whole {
+		s.parts = append(s.parts[:0], part{Summary: s.s})
+	}
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.minMS, p.maxMS = minMS, maxMS
+		if i < len(s.parts)-1 {
+			at := hour(minMS)
+			p.maxMS, minMS = at-p.end, at+p.start
+		}
+		if p.minMS > p.maxMS {
+			return nil
+		}
+	}
+	return s.parts
 }
 
 // Extend adds the next summaries to sum, which ends with the current one: at most n, and only of integers of which none

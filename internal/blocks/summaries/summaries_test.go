@@ -158,6 +158,86 @@ func TestReader_ReturnsWhatWasWritten(t *testing.T) {
 	}
 }
 
+// A chunk is cut at full hours: its parts have the summaries and the times of their samples, and add up to it.
+func TestDecoder_CutsChunksAtFullHours(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	var d Decoder
+	cuts := 0
+	for range 300 {
+		var chunks []series.Chunk
+		var all [][]promql.FPoint
+		for ms, n := r.Int64N(1e12), r.IntN(20); len(chunks) < n; ms += 1 + r.Int64N(hourMS) {
+			if r.IntN(3) == 0 {
+				ms = hour(ms) // a sample at the cut is of the part before
+			}
+			var points []promql.FPoint
+			shape, v, step := shapes[r.IntN(len(shapes))], 0.0, 1+r.Int64N(2*hourMS/100)
+			for range 1 + r.IntN(120) {
+				v = shape(r, v)
+				points = append(points, promql.FPoint{T: ms, F: v})
+				if ms += step; r.IntN(50) == 0 {
+					ms += r.Int64N(hourMS)
+				}
+			}
+			all = append(all, points)
+			chunks = append(chunks, series.Chunk{MinMS: points[0].T, MaxMS: points[len(points)-1].T, Encoding: chunkenc.EncXOR, Data: xor.AppendChunk(nil, points)})
+		}
+		var m memory
+		w, err := NewWriter(&m, block)
+		if err == nil {
+			err = w.Series(2)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range chunks {
+			d.Cut(c, w)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := Open(m.bytes, block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, ok, err := reader.Cursor().Seek(2)
+		for i, points := range all {
+			want, has := series.SummaryOf(points)
+			if !ok && !has {
+				continue
+			}
+			if !list.Next() || has != (list.At().Count > 0) || has && (!equal(*list.At(), want) || list.At().Gap != want.Gap) {
+				t.Fatalf("chunk %d: %+v, not %+v: %v, %v", i, *list.At(), want, list.Err(), err)
+			}
+			if !has {
+				continue
+			}
+			parts := list.at(chunks[i].MinMS, chunks[i].MaxMS, false)
+			for j, p := range parts {
+				n := 0
+				for n < len(points) && points[n].T <= p.maxMS {
+					n++
+				}
+				if n == 0 || points[0].T != p.minMS || points[n-1].T != p.maxMS || len(parts) > 1 && hour(p.minMS) != hour(p.maxMS) {
+					t.Fatalf("part %d is from %d to %d", j, p.minMS, p.maxMS)
+				}
+				want, _ := series.SummaryOf(points[:n])
+				if !equal(p.Summary, want) || p.Second != want.Second || p.Late != want.Late {
+					t.Fatalf("part %d: %+v, not %+v", j, p.Summary, want)
+				}
+				points = points[n:]
+			}
+			if len(points) > 0 {
+				t.Fatalf("%d samples are in no part", len(points))
+			}
+			cuts += len(parts) - 1
+		}
+	}
+	if cuts < 300 {
+		t.Errorf("%d cuts", cuts)
+	}
+}
+
 // Sums of adjacent summaries are those of one summary after the other, whatever is summed at once.
 func TestSeries_ExtendAddsWhatNextReads(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
@@ -389,6 +469,7 @@ func FuzzOpen(f *testing.F) {
 	r := rand.New(rand.NewPCG(7, 8))
 	f.Add(fileOf(f, [][]series.Summary{randomSummaries(r, 20), randomSummaries(r, 3)}), uint64(4), []byte{})
 	f.Add(fileOf(f, nil), uint64(1), []byte{present | newCount | floats, 3, 0x88})
+	f.Add(fileOf(f, nil), uint64(1), []byte{times, 1, 2, 3, 4, cut, present | newCount | flat, 3, 9, cut, present | flat, present | flat})
 	f.Fuzz(func(t *testing.T, file []byte, ref uint64, section []byte) {
 		if reader, err := Open(file, block); err == nil {
 			c := reader.Cursor()
@@ -414,6 +495,11 @@ func FuzzOpen(f *testing.F) {
 		for n := 0; s.Next(); n++ {
 			if n > len(section) || s.At().Count < 0 {
 				t.Fatal(s.At())
+			}
+			for _, p := range s.at(int64(ref), math.MaxInt64, false) {
+				if p.minMS < int64(ref) || p.maxMS < p.minMS {
+					t.Fatal(p)
+				}
 			}
 		}
 	})

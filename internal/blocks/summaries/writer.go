@@ -47,8 +47,14 @@ func (w *Writer) Series(ref uint64) error {
 
 // Chunk adds the summary of the next chunk of the series. A summary without samples means that there is none.
 func (w *Writer) Chunk(s series.Summary) {
-	w.section = w.before.append(w.section, s)
-	w.some = w.some || s.Count > 0
+	w.part(part{Summary: s}, s.Gap)
+}
+
+// part adds the summary of a part of a chunk, or of all of it, with the gap of the chunk.
+func (w *Writer) part(p part, gap byte) {
+	p.Gap = gap
+	w.section = w.before.append(w.section, p)
+	w.some = w.some || p.Count > 0
 }
 
 func (w *Writer) endSeries() error {

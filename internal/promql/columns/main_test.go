@@ -36,7 +36,7 @@ const (
 )
 
 // appendSamples appends samples of one series.
-func appendSamples(t testing.TB, db *promtsdb.DB, metric string, from, to, step int64, value func(i int, ts int64) (float64, bool)) {
+func appendSamples(t testing.TB, db storage.Appendable, metric string, from, to, step int64, value func(i int, ts int64) (float64, bool)) {
 	t.Helper()
 	lset, err := parser.NewParser(parser.Options{}).ParseMetric(metric)
 	if err != nil {

@@ -112,7 +112,7 @@ func (s *floatsSet) points(to *decoded, mint, maxt int64) error {
 func appendFloats(to *decoded, from series.Floats, c *cover, mint, maxt int64) error {
 	if chunks := from.Summarized(); chunks != nil {
 		for i := range chunks {
-			if one := &chunks[i]; one.Encoding == series.Summarized && (c == nil || !c.Enough(one.MinMS, one.MaxMS)) {
+			if one := &chunks[i]; one.Encoding == series.Summarized && (c == nil || !c.enough(one)) {
 				return errGiveUp("summaries")
 			}
 		}

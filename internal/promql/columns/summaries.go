@@ -147,6 +147,7 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 		Ends:    series.Steps{FirstMS: first, LastMS: first + (steps-1)*ev.interval, StepMS: ev.interval},
 		RangeMS: work.rangeMS, MinMS: s.hints.Start, MaxMS: s.hints.End, Whole: work.use.whole, Starts: work.use.starts}}
 	c.join()
+	c.Singles = c.Starts && !c.extremes
 	return c
 }
 
@@ -191,9 +192,10 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 		return c.gaps && c.Untouched(chunk.MinMS, chunk.MaxMS), nil
 	}
 	if invariant.Enabled {
-		invariant.Check(c.Enough(chunk.MinMS, chunk.MaxMS), "the chunk from %d to %d is a summary", chunk.MinMS, chunk.MaxMS)
+		invariant.Check(c.enough(chunk), "the chunk from %d to %d is a summary", chunk.MinMS, chunk.MaxMS)
 	}
-	if !c.Whole || chunk.MinMS < c.MinMS || chunk.MaxMS > c.MaxMS {
+	single := c.Singles && chunk.MinMS < c.MinMS // only the last sample may be in the selection's range
+	if !c.Whole || chunk.MinMS < c.MinMS && !single || chunk.MaxMS > c.MaxMS {
 		return true, nil // no window needs it
 	}
 	if n := len(to.points); n > 0 && to.points[n-1].T >= chunk.MinMS {
@@ -203,8 +205,15 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if single {
+		to.points = append(to.points, promql.FPoint{T: chunk.MaxMS, F: s.Last})
+		return true, nil
+	}
 	return true, to.add(chunk, &s, c.extremes)
 }
+
+// enough reports whether a chunk may be a summary, as far as its times tell.
+func (c *cover) enough(s *series.Chunk) bool { return c.EnoughOf(s.MinMS, s.MaxMS, s.MinMS, s.MaxMS) }
 
 // add appends the points of a summary. With extremes, the least and the greatest value replace the first and the last.
 func (d *decoded) add(chunk *series.Chunk, s *series.Summary, extremes bool) error {

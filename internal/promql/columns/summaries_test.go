@@ -108,7 +108,7 @@ func (s *summarizedSet) Next() bool {
 }
 
 func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
-	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without || !s.asked.Enough(c.MinMS, c.MaxMS) {
+	if c.Encoding != chunkenc.EncXOR || uint64(c.MinMS)*0x9e3779b97f4a7c15>>61 < s.of.without {
 		return nil, false
 	}
 	points, err := xor.AppendPoints([]promql.FPoint(nil), c.Data, xor.Ascending)
@@ -116,7 +116,8 @@ func (s *summarizedSet) summary(c series.Chunk) ([]byte, bool) {
 		return nil, false // the last chunk of the head has no exact times
 	}
 	sum, ok := series.SummaryOf(points)
-	return series.AppendSummary(nil, sum), ok && !(s.asked.Rising && sum.Falls) && (s.asked.Fits == nil || s.asked.Fits(&sum))
+	enough := s.asked.EnoughOf(c.MinMS, c.MinMS+sum.Second, c.MaxMS-sum.Late, c.MaxMS)
+	return series.AppendSummary(nil, sum), ok && enough && !(s.asked.Rising && sum.Falls) && (s.asked.Fits == nil || s.asked.Fits(&sum))
 }
 
 func (s *summarizedSet) Chunks() []series.Chunk { return s.chunks }
@@ -218,7 +219,7 @@ func (r random) duration() string {
 	if r.IntN(3) == 0 {
 		return fmt.Sprintf("%dms", 1+r.Int64N(int64(1)<<(10+r.IntN(15))))
 	}
-	return r.of("15s", "1m", "5m", "10m", "20m", "30m", "1h", "90m", "2h", "3h", "6h", "10h")
+	return r.of("15s", "1m", "5m", "10m", "20m", "30m", "1h", "1h15s", "90m", "2h", "2h1m", "3h", "6h", "10h")
 }
 
 // modifiers returns offset and @.
@@ -277,7 +278,7 @@ func (r random) request() (q request, plain bool) {
 	depth := r.IntN(4)
 	q = request{query: r.vector(depth), start: beginMS + r.Int64N(7*hourMS), perStep: r.IntN(2) == 0}
 	if r.IntN(3) > 0 {
-		q.start -= q.start % 15_000
+		q.start -= q.start % []int64{15_000, hourMS / 2}[r.IntN(2)]
 	}
 	if q.end = q.start; r.IntN(5) > 0 {
 		steps := []time.Duration{15 * time.Second, time.Minute, 5 * time.Minute, 20 * time.Minute, time.Hour, 3 * time.Hour, time.Duration(1 + r.IntN(1<<23))}

@@ -278,7 +278,8 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 			from = min(after(points, from, fromStep, end-w.rangeMS), to)
 			fromStep, toStep = from-was, to-before
 		}
-		first, next := starts.before(from), ends.before(to)
+		// A window that begins within a stretch has only its last point; one that ends within has only the first.
+		first, next := starts.before(from+1)-1, ends.before(to)
 		n = next - first
 		w.spans[i] = span{from, to, n, end - w.rangeMS, end}
 		fresh := next - max(first, known) // samples that no earlier window contained

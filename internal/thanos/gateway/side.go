@@ -123,7 +123,11 @@ func (s *Store) useSide(ctx context.Context, p *producer, wanted *series.Summari
 		return
 	}
 	var group []byte
-	p.picker = summaries.Picker{Opts: wanted, MinMS: wanted.MinMS, MaxMS: p.maxMS,
+	minMS, maxMS := wanted.MinMS, p.maxMS
+	if wanted.Joined() { // no other store has the same chunk, and cuts it
+		minMS, maxMS = math.MinInt64, math.MaxInt64
+	}
+	p.picker = summaries.Picker{Opts: wanted, MinMS: minMS, MaxMS: maxMS,
 		Cursor: p.side.table.Cursor(func(from, to uint64) ([]byte, error) {
 			group = slices.Grow(group[:0], int(to-from))[:to-from]
 			_, err := p.side.object.ReadAt(ctx, group, int64(from), 0)
@@ -256,7 +260,7 @@ func (s *blockSet) summarize(w *summaries.Writer) error {
 			return err
 		}
 		for _, c := range s.chunks {
-			w.Chunk(decoder.Summary(c))
+			decoder.Cut(c, w)
 		}
 	}
 	if s.err != nil {

@@ -80,7 +80,7 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		}
 		if s := r.Summaries; s != nil {
 			out.Extension.Windows = &pb.Windows{FirstTime: s.Ends.FirstMS, LastTime: s.Ends.LastMS, Step: s.Ends.StepMS,
-				RangeMs: s.RangeMS, Whole: s.Whole, Starts: s.Starts, Rising: s.Rising, Apart: s.Apart}
+				RangeMs: s.RangeMS, Whole: s.Whole, Starts: s.Starts, Rising: s.Rising, Apart: s.Apart, Singles: s.Singles}
 		}
 	}
 	for _, a := range r.Aggregates {
@@ -137,7 +137,8 @@ func seriesRequestFrom(in *pb.SeriesRequest) (SeriesRequest, error) {
 	if w := in.Extension.GetWindows(); w != nil {
 		r.Summaries = &series.Summaries{Rising: w.Rising, Apart: w.Apart, Windows: series.Windows{
 			Ends:    series.Steps{FirstMS: w.FirstTime, LastMS: w.LastTime, StepMS: w.Step},
-			RangeMS: w.RangeMs, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: w.Whole, Starts: w.Starts}}
+			RangeMS: w.RangeMs, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: w.Whole, Starts: w.Starts,
+			Singles: w.Starts && w.Singles}}
 		if !w.Apart {
 			r.JoinMS = JoinAny
 		}

@@ -40,14 +40,14 @@ type stepsFilter struct {
 	chunks []series.Chunk
 }
 
-// stepsSummaries are the summaries that are enough for a stepsFilter: of chunks of which it would send one sample. A
-// chunk that begins before the request's range has one only if no other store may have the same chunk, which it would
-// cut.
+// stepsSummaries are the summaries that are enough for a stepsFilter: of chunks of which it would send one sample. Only if
+// no other store may have the same chunks, one may begin before the request's range, where the other would cut it, and
+// they may be of several chunks or of parts.
 func stepsSummaries(r SeriesRequest) *series.Summaries {
 	s := &series.Summaries{Windows: series.Windows{Ends: *r.Steps, MinMS: r.MinMS, MaxMS: r.MaxMS, Whole: true},
 		Fits: func(s *series.Summary) bool { return s.Count >= 2*samplesPerStep }}
 	if r.JoinMS == JoinAny {
-		s.MinMS = math.MinInt64
+		s.MinMS, s.Fits = math.MinInt64, nil
 	}
 	return s
 }

@@ -1101,15 +1101,17 @@ func (x *Extension) GetWindows() *Windows {
 // The windows that a client evaluates: each ends at first_time, first_time + step, … up to last_time, inclusive, and
 // begins range_ms before, exclusive. All times are in ms.
 type Windows struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	FirstTime     int64                  `protobuf:"varint,1,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
-	LastTime      int64                  `protobuf:"varint,2,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
-	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
-	RangeMs       int64                  `protobuf:"varint,4,opt,name=range_ms,json=rangeMs,proto3" json:"range_ms,omitempty"`
-	Whole         bool                   `protobuf:"varint,5,opt,name=whole,proto3" json:"whole,omitempty"`   // a summary is enough for samples in windows, not only for those outside
-	Starts        bool                   `protobuf:"varint,6,opt,name=starts,proto3" json:"starts,omitempty"` // the start of a window counts, not only its end
-	Rising        bool                   `protobuf:"varint,7,opt,name=rising,proto3" json:"rising,omitempty"` // samples of which a value is less than the one before are needed
-	Apart         bool                   `protobuf:"varint,8,opt,name=apart,proto3" json:"apart,omitempty"`   // each summary is of one chunk
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	FirstTime int64                  `protobuf:"varint,1,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
+	LastTime  int64                  `protobuf:"varint,2,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	Step      int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	RangeMs   int64                  `protobuf:"varint,4,opt,name=range_ms,json=rangeMs,proto3" json:"range_ms,omitempty"`
+	Whole     bool                   `protobuf:"varint,5,opt,name=whole,proto3" json:"whole,omitempty"`   // a summary is enough for samples in windows, not only for those outside
+	Starts    bool                   `protobuf:"varint,6,opt,name=starts,proto3" json:"starts,omitempty"` // the start of a window counts, not only its end
+	Rising    bool                   `protobuf:"varint,7,opt,name=rising,proto3" json:"rising,omitempty"` // samples of which a value is less than the one before are needed
+	Apart     bool                   `protobuf:"varint,8,opt,name=apart,proto3" json:"apart,omitempty"`   // each summary is of one chunk
+	// with starts, a summary is also enough of samples of which windows have only the first or only the last
+	Singles       bool `protobuf:"varint,9,opt,name=singles,proto3" json:"singles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1196,6 +1198,13 @@ func (x *Windows) GetRising() bool {
 func (x *Windows) GetApart() bool {
 	if x != nil {
 		return x.Apart
+	}
+	return false
+}
+
+func (x *Windows) GetSingles() bool {
+	if x != nil {
+		return x.Singles
 	}
 	return false
 }
@@ -2266,7 +2275,7 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"joinChunks\x12\x1f\n" +
 	"\vjoin_within\x18\a \x01(\x03R\n" +
 	"joinWithin\x12)\n" +
-	"\awindows\x18\b \x01(\v2\x0f.thanos.WindowsR\awindows\"\xd0\x01\n" +
+	"\awindows\x18\b \x01(\v2\x0f.thanos.WindowsR\awindows\"\xea\x01\n" +
 	"\aWindows\x12\x1d\n" +
 	"\n" +
 	"first_time\x18\x01 \x01(\x03R\tfirstTime\x12\x1b\n" +
@@ -2276,7 +2285,8 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"\x05whole\x18\x05 \x01(\bR\x05whole\x12\x16\n" +
 	"\x06starts\x18\x06 \x01(\bR\x06starts\x12\x16\n" +
 	"\x06rising\x18\a \x01(\bR\x06rising\x12\x14\n" +
-	"\x05apart\x18\b \x01(\bR\x05apart\"\xff\x05\n" +
+	"\x05apart\x18\b \x01(\bR\x05apart\x12\x18\n" +
+	"\asingles\x18\t \x01(\bR\asingles\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +

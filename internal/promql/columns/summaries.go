@@ -23,6 +23,7 @@ type stretch struct {
 	at      int32 // index of the point
 	more    int32 // samples that are not points
 	changes int32 // in stretches
+	kept    bool  // a filter keeps all its samples; otherwise it keeps none
 }
 
 func (d *decoded) reset() { d.points, d.stretches = d.points[:0], d.stretches[:0] }
@@ -122,7 +123,7 @@ type cover struct {
 	use
 	series.Windows
 	gaps   bool    // there may be chunks that no window touches
-	filter *filter // if set, Ends, Whole and Starts are unused
+	filter *filter // if set, Whole and Starts are unused, and Ends has only the last one
 }
 
 // cover returns the cover of a selection, or nil if the windows are too short or too close to each other.
@@ -178,7 +179,7 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	}
 	if c.filter != nil {
 		if chunk.Encoding == series.Summarized {
-			return true, c.addNone(to, chunk)
+			return true, c.addStretch(to, chunk)
 		}
 		return false, nil
 	}

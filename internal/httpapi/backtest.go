@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/promql/backtest"
-	"github.com/ferula-io/ferula/promjson"
 )
 
 const (
@@ -209,11 +208,6 @@ func (e estimated) check(ctx context.Context, q promql.Query, err error) (promql
 // UnixTime is a time that JSON has as Unix seconds.
 type UnixTime struct{ time.Time }
 
-// MarshalJSON implements json.Marshaler.
-func (t UnixTime) MarshalJSON() ([]byte, error) {
-	return promjson.AppendTimestamp(nil, t.UnixMilli()), nil
-}
-
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *UnixTime) UnmarshalJSON(text []byte) error {
 	seconds, err := strconv.ParseFloat(string(text), 64)
@@ -281,38 +275,87 @@ func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 		s.raw(`,"interval":`)
 		s.number(g.Interval.Seconds())
 		s.raw(`,"rules":`)
-		each(s, g.Rules, func(r *backtest.Rule) { s.value(backtestedRule(r)) })
+		each(s, g.Rules, s.backtestedRule)
 		s.raw(`}`)
 	})
 	s.raw(`}`)
 }
 
-func backtestedRule(r *backtest.Rule) BacktestedRule {
-	out := BacktestedRule{Name: r.Rule.Name(), Query: r.Rule.Query().String(), Labels: r.Rule.Labels(), Type: "recording",
-		Counts: map[string]int{"samples": r.Counts.Samples}}
+// backtestedRule appends a BacktestedRule. There may be so many intervals that reflection would take longer than the
+// evaluations.
+func (s *stream) backtestedRule(r *backtest.Rule) {
+	set := func(key string, of labels.Labels) {
+		s.raw(key)
+		i := 0
+		of.Range(func(l labels.Label) {
+			s.comma(i)
+			s.field("", l.Name)
+			s.field(":", l.Value)
+			i++
+		})
+		s.raw(`}`)
+	}
+	s.field(`{"name":`, r.Rule.Name())
+	s.field(`,"query":`, r.Rule.Query().String())
+	set(`,"labels":{`, r.Rule.Labels())
 	if r.Errors > 0 {
-		out.Errors = &BacktestedErrors{r.Errors, UnixTime{r.ErrorAt}, r.Error.Error()}
+		s.raw(`,"errors":{"count":`)
+		s.integer(int64(r.Errors))
+		s.raw(`,"firstAt":`)
+		s.timestamp(r.ErrorAt.UnixMilli())
+		s.field(`,"first":`, r.Error.Error())
+		s.raw(`}`)
 	}
 	alerting, ok := r.Rule.(*promrules.AlertingRule)
 	if !ok {
-		return out
+		s.raw(`,"type":"recording","counts":`)
+		s.value(map[string]int{"samples": r.Counts.Samples})
+		s.raw(`}`)
+		return
 	}
-	out.Type, out.Truncated = "alerting", &r.Truncated
-	out.For, out.KeepFiringFor = new(alerting.HoldDuration().Seconds()), new(alerting.KeepFiringFor().Seconds())
-	out.Counts = map[string]int{"alerts": r.Counts.Alerts, "firings": r.Counts.Firings,
-		"notifications": r.Counts.Notifications, "resends": r.Counts.Resends}
-	out.Alerts, out.Notifications = []BacktestedAlert{}, []BacktestedNotification{}
-	for _, a := range r.Alerts {
-		alert := BacktestedAlert{a.Labels, []BacktestedInterval{}}
-		for _, v := range a.Intervals {
-			alert.Intervals = append(alert.Intervals, BacktestedInterval{v.State.String(), UnixTime{v.Start}, UnixTime{v.End},
-				string(promjson.AppendFloat(nil, v.Value)), v.Open})
-		}
-		out.Alerts = append(out.Alerts, alert)
-	}
-	for _, n := range r.Notifications {
-		out.Notifications = append(out.Notifications, BacktestedNotification{UnixTime{n.At}, n.Labels, n.Annotations,
-			n.StartsAt, n.EndsAt, n.Resolved, n.Resends})
-	}
-	return out
+	s.raw(`,"type":"alerting","for":`)
+	s.number(alerting.HoldDuration().Seconds())
+	s.raw(`,"keepFiringFor":`)
+	s.number(alerting.KeepFiringFor().Seconds())
+	s.raw(`,"alerts":`)
+	each(s, r.Alerts, func(a **backtest.Alert) {
+		set(`{"labels":{`, (*a).Labels)
+		s.raw(`,"intervals":`)
+		each(s, (*a).Intervals, func(v *backtest.Interval) {
+			s.field(`{"state":`, v.State.String())
+			s.raw(`,"start":`)
+			s.timestamp(v.Start.UnixMilli())
+			s.raw(`,"end":`)
+			s.timestamp(v.End.UnixMilli())
+			s.raw(`,"value":`)
+			s.quoted(v.Value)
+			if v.Open {
+				s.raw(`,"open":true`)
+			}
+			s.raw(`}`)
+		})
+		s.raw(`}`)
+	})
+	s.raw(`,"notifications":`)
+	each(s, r.Notifications, func(n *backtest.Notification) {
+		s.raw(`{"at":`)
+		s.timestamp(n.At.UnixMilli())
+		set(`,"labels":{`, n.Labels)
+		set(`,"annotations":{`, n.Annotations)
+		s.raw(`,"startsAt":`)
+		s.rfc3339(n.StartsAt)
+		s.raw(`,"endsAt":`)
+		s.rfc3339(n.EndsAt)
+		s.raw(`,"resolved":`)
+		s.boolean(n.Resolved)
+		s.raw(`,"resends":`)
+		s.integer(int64(n.Resends))
+		s.raw(`}`)
+	})
+	s.raw(`,"truncated":`)
+	s.boolean(r.Truncated)
+	s.raw(`,"counts":`)
+	s.value(map[string]int{"alerts": r.Counts.Alerts, "firings": r.Counts.Firings,
+		"notifications": r.Counts.Notifications, "resends": r.Counts.Resends})
+	s.raw(`}`)
 }

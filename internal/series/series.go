@@ -24,6 +24,7 @@ type Chunk struct {
 	Encoding     chunkenc.Encoding
 	// Mapped means that Data stays valid until the querier is closed.
 	Mapped bool
+	Kept   bool // it is Summarized, and Summaries.Keeps accepts it
 	Data   []byte
 }
 

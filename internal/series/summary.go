@@ -28,10 +28,39 @@ type Summaries struct {
 	// Fits reports whether the summary of a chunk is enough where Windows allow it; nil: each one is. It excludes that
 	// summaries are joined. It must be safe for concurrent use.
 	Fits func(*Summary) bool
+	// Keeps: of chunks with such summaries, only those are Summarized that Edges leaves; nil: there are none.
+	Keeps  func(*Summary) bool
+	LeadMS int64
 }
 
 // Joined reports whether a summary may be of several chunks, or of a part of one.
 func (s *Summaries) Joined() bool { return s.Fits == nil && !s.Apart }
+
+// Edges reads the chunks at both ends of each run of a series: Kept chunks at most RangeMS apart. The first end has the
+// samples of LeadMS, and those until RangeMS after MinMS; the last end has those of LeadMS and RangeMS, and after MaxMS.
+func (s *Summaries) Edges(chunks []Chunk, read func(i int) (Chunk, error)) (err error) {
+	for i := 0; i < len(chunks); i++ {
+		end := i
+		for end < len(chunks) && chunks[end].Kept && (end == i || chunks[end].MinMS <= chunks[end-1].MaxMS+s.RangeMS) {
+			end++
+		}
+		if end == i {
+			continue
+		}
+		sinceMS := max(chunks[i].MinMS, s.MinMS+s.RangeMS) + s.LeadMS
+		untilMS := min(chunks[end-1].MaxMS, s.MaxMS) - s.RangeMS - s.LeadMS
+		for ; i < end; i++ {
+			if chunks[i].MinMS >= sinceMS && chunks[i].MaxMS <= untilMS {
+				continue
+			}
+			if chunks[i], err = read(i); err != nil {
+				return err
+			}
+		}
+		i-- // the chunk that ended the run may begin another
+	}
+	return nil
+}
 
 // Anywhere are the ends of no window: any chunk may be Summarized.
 var Anywhere = Steps{FirstMS: math.MaxInt64, LastMS: math.MaxInt64 - 1, StepMS: 1}

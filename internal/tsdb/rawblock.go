@@ -142,7 +142,10 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 		}
 	}
 	s.sums.Flush()
-	return true, nil
+	if o := s.opts.Summaries; o != nil && o.Keeps != nil {
+		err = o.Edges(s.chunks, func(i int) (series.Chunk, error) { return s.sums.Read(s.metas[i]) })
+	}
+	return err == nil, err
 }
 
 // chunk appends one chunk of the current series, as stored unless samples are deleted.

@@ -332,7 +332,7 @@ func (s *seriesSummaries) open(set *rawSet) {
 		from := len(s.data)
 		s.data = series.AppendSummary(s.data, *one)
 		set.chunks = append(set.chunks, series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: series.Summarized,
-			Data: s.data[from:]})
+			Kept: s.Opts.Keeps != nil && s.Opts.Keeps(one), Data: s.data[from:]})
 	}
 	s.Damaged = func(err error) { // ends the use of the file by everybody
 		if b.files.summaries.CompareAndSwap(file, nil) {

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/ferula-io/ferula/bench/area"
@@ -75,11 +75,12 @@ func untilSummarized(ctx context.Context, b *area.Bench, s *area.Side) (metas []
 	err = proc.Until(ctx, madeTimeout, time.Second, "summaries of chunks", func() error {
 		var failed error
 		metas, failed = filepath.Glob(filepath.Join(dir, "*", "meta.json")) // each time: blocks are compacted
-		made, err := filepath.Glob(filepath.Join(dir, "summaries", strings.Repeat("[0-9A-Z]", 26)))
-		if err = errors.Join(failed, err); err == nil && len(made) < len(metas) {
-			err = fmt.Errorf("%w: %d of %d", errUnmade, len(metas)-len(made), len(metas))
+		for _, meta := range metas {
+			if _, err := os.Stat(filepath.Join(dir, "summaries", filepath.Base(filepath.Dir(meta)))); err != nil {
+				return errors.Join(failed, errUnmade, err)
+			}
 		}
-		return err
+		return failed
 	})
 	return metas, err
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	promrules "github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/template"
+
+	"github.com/ferula-io/ferula/internal/promql/columns"
 )
 
 const (
@@ -93,8 +95,18 @@ func (s *source) to(now int64) {
 	s.hit.value, s.at = s.hit.run[0].F, s.at.Add(time.Duration(int64(n)*step)*time.Millisecond)
 }
 
-// labelsOnly are texts without templates, or with templates that only insert labels.
-var labelsOnly = regexp.MustCompile(`^([^{]|\{[^{]|\{\{\s*(\$labels|\.Labels)\.\w+\s*\}\})*\{?$`)
+const (
+	insertLabel = `\{\{[ \t\r\n]*(?:\$labels|\.Labels)\.([a-zA-Z_]\w*)[ \t\r\n]*\}\}`
+	insertValue = `\{\{[ \t\r\n]*(?:\$value|\.Value)[ \t\r\n]*\}\}`
+)
+
+var (
+	inserts = regexp.MustCompile(insertLabel + "|" + insertValue)
+	// labelsOnly are texts without templates, or with templates that only insert labels.
+	labelsOnly = regexp.MustCompile(`^([^{]|\{[^{]|` + insertLabel + `)*\{?$`)
+	// insertsOnly are texts with templates that only insert labels and the value.
+	insertsOnly = regexp.MustCompile(`^([^{]|\{[^{]|` + insertLabel + `|` + insertValue + `)*\{?$`)
+)
 
 func newAlerting(r *run, rule *rule, def *promrules.AlertingRule) *alerting {
 	a := &alerting{run: r, rule: rule, def: def, externalLabels: r.opts.ExternalLabels.Map(), perSeries: true,
@@ -301,6 +313,14 @@ func (a *alerting) expand(ctx context.Context, text string, from source) string 
 	if !strings.Contains(text, "{{") {
 		return text
 	}
+	if from.hit.histogram == nil && insertsOnly.MatchString(text) { // a tenth of the time that the template takes
+		return inserts.ReplaceAllStringFunc(text, func(action string) string {
+			if name := inserts.FindStringSubmatch(action)[1]; name != "" {
+				return from.metric.Get(name)
+			}
+			return fmt.Sprint(from.hit.value)
+		})
+	}
 	const defs = "{{$labels := .Labels}}{{$externalLabels := .ExternalLabels}}{{$externalURL := .ExternalURL}}" +
 		"{{$value := .Value}}"
 	external := ""
@@ -329,9 +349,16 @@ func (a *alerting) expand(ctx context.Context, text string, from source) string 
 }
 
 func (a *alerting) annotations(ctx context.Context, al *alert) labels.Labels {
+	a.value(al)
 	b := labels.NewScratchBuilder(a.def.Annotations().Len())
 	a.def.Annotations().Range(func(l labels.Label) { b.Add(l.Name, a.expand(ctx, l.Value, al.last)) })
 	return b.Labels()
+}
+
+// value returns the value of an alert. If the engine has not read it, the run ends with errUnread.
+func (a *alerting) value(al *alert) float64 {
+	a.run.unread = a.run.unread || columns.Unread(al.last.hit.value)
+	return al.last.hit.value
 }
 
 // size returns the bytes of a label set.
@@ -349,7 +376,7 @@ func (a *alerting) begin(al *alert, ts time.Time) {
 		return
 	}
 	a.run.intervals++
-	al.out.Intervals = append(al.out.Intervals, Interval{State: al.state, Start: ts, Value: al.last.hit.value})
+	al.out.Intervals = append(al.out.Intervals, Interval{State: al.state, Start: ts, Value: a.value(al)})
 }
 
 // end ends an interval. An alert that fires at once was never pending.

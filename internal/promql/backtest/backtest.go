@@ -54,7 +54,7 @@ const (
 	writtenMax       = 20_000_000    // samples of a History
 	pieceSteps       = 8192          // steps of a range query; halved if a query exceeds the engine's limits
 	lastSecond       = 4_294_967_295 // of a range: times are in ns
-	firstSteps       = 128           // steps of the first range query: nobody knows yet how many series it returns
+	firstSteps       = 512           // steps of the first range query: nobody knows yet how many series it returns
 	piecePoints      = 4_000_000     // points of all range queries whose results are held at once
 )
 
@@ -199,7 +199,21 @@ type Notification struct {
 // Run evaluates the rules. It returns an error if a query is canceled, exceeds its timeout or fails in the storage:
 // other failures are counted for their rule, as the rule manager would.
 func Run(ctx context.Context, all *Rules, o Options) (*Result, error) {
-	r := &run{opts: o, resendDelay: cmp.Or(o.ResendDelay, time.Minute), piece: firstSteps, pieceMax: pieceSteps}
+	r := &run{opts: o}
+	res, err := r.do(ctx, all)
+	if errors.Is(err, errUnread) {
+		r = &run{opts: o, allValues: true}
+		res, err = r.do(ctx, all)
+	}
+	return res, err
+}
+
+// errUnread ends a run that needs a value of an alert at a time when alerts rarely need one: between its firing and its
+// end.
+var errUnread = errors.New("a value that was not read")
+
+func (r *run) do(ctx context.Context, all *Rules) (*Result, error) {
+	r.resendDelay, r.piece, r.pieceMax = cmp.Or(r.opts.ResendDelay, time.Minute), firstSteps, pieceSteps
 	if err := r.prepare(all); err != nil {
 		return nil, err
 	}
@@ -223,6 +237,8 @@ type run struct {
 	from        storage.Queryable // the storage, with written
 	piece       int               // steps of the next range queries
 	pieceMax    int
+	allValues   bool // queries read values that are not likely needed, too
+	unread      bool // one that was not read is needed
 	warnings    annotations.Annotations
 
 	labelSets, labelBytes, intervals, notifications, notificationBytes int
@@ -379,11 +395,12 @@ func (r *run) lane(ctx context.Context, groups []*group) error {
 					return err
 				}
 			}
+			if r.unread {
+				return errUnread
+			}
 			g.next = g.next.Add(g.Interval())
 		}
-		if points < piecePoints/8 {
-			r.piece = min(4*r.piece, r.pieceMax)
-		}
+		r.piece = max(r.piece, min(r.piece*piecePoints/2/max(points, 1), r.pieceMax))
 		begin = end
 	}
 	return nil

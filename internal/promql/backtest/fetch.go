@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+
+	"github.com/ferula-io/ferula/internal/promql/columns"
 )
 
 // fetched are the results of a rule's expression at successive evaluations, which are read in order of time.
@@ -156,6 +158,9 @@ func (f *fetched) begin(first time.Time) {
 // fatal reports whether an error ends the backtest. Any other error of an evaluation is one that the rule manager would
 // have had.
 func fatal(err error) bool {
+	if err == nil { // the usual case must not allocate
+		return false
+	}
 	var (
 		canceled promql.ErrQueryCanceled
 		timeout  promql.ErrQueryTimeout
@@ -216,6 +221,9 @@ func (r *run) query(ctx context.Context, rule *rule, start time.Time, n int) err
 	}
 	if err != nil {
 		return err
+	}
+	if a := rule.alerting; a != nil && !r.allValues && !a.stepwise && !rule.writes && !r.opts.Resends {
+		ctx = columns.WithRuns(ctx, a.def.HoldDuration()+interval)
 	}
 	res := q.Exec(ctx)
 	if len(r.warnings) < warningsMax {

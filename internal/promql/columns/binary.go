@@ -113,6 +113,7 @@ type vectorScalarNode struct {
 	vector, scalar node
 	swap           bool // the scalar is the left operand
 	bool           bool
+	leadMS         int64 // see filter
 	pos            posrange.PositionRange
 }
 

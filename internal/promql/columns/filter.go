@@ -1,6 +1,10 @@
 package columns
 
 import (
+	"context"
+	"math"
+	"time"
+
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -9,8 +13,9 @@ import (
 
 // filter compares the samples of an instant selector with one number, the right operand of op.
 type filter struct {
-	op   parser.ItemType
-	than float64
+	op     parser.ItemType
+	than   float64
+	leadMS int64 // the first values of a run that are needed; 0: all values are
 }
 
 // filterOf returns the filter of an operator between an instant selector and a number that is the same at all steps.
@@ -23,7 +28,7 @@ func (v *vectorScalarNode) filterOf(scalar []float64) *filter {
 			return nil
 		}
 	}
-	f := &filter{v.op, scalar[0]}
+	f := &filter{v.op, scalar[0], v.leadMS}
 	if v.swap {
 		switch v.op {
 		case parser.GTR:
@@ -41,19 +46,23 @@ func (v *vectorScalarNode) filterOf(scalar []float64) *filter {
 
 func (f *filter) keeps(value float64) bool { return compare(f.op, value, f.than) }
 
-// keepsNone reports whether the filter keeps no sample of a chunk.
-func (f *filter) keepsNone(s *series.Summary) bool {
+// keepsAll reports whether the filter keeps every sample of a chunk.
+func (f *filter) keepsAll(s *series.Summary) bool {
 	switch f.op {
 	case parser.EQLC:
-		return s.Max < f.than || s.Min > f.than
-	case parser.NEQ:
 		return s.Min == f.than && s.Max == f.than
+	case parser.NEQ:
+		return s.Max < f.than || s.Min > f.than
 	case parser.GTR, parser.GTE:
-		return !f.keeps(s.Max)
+		return f.keeps(s.Min)
 	default:
-		return !f.keeps(s.Min)
+		return f.keeps(s.Max)
 	}
 }
+
+// inverse has the comparisons that keep what others do not.
+var inverse = map[parser.ItemType]parser.ItemType{parser.EQLC: parser.NEQ, parser.NEQ: parser.EQLC,
+	parser.GTR: parser.LTE, parser.LTE: parser.GTR, parser.LSS: parser.GTE, parser.GTE: parser.LSS}
 
 // filteredNode is a selector whose rows also say at which steps a filter keeps the value.
 type filteredNode struct {
@@ -70,25 +79,79 @@ func (f filteredNode) eval(ev *evaluation, sink func(*row) error) error {
 	})
 }
 
-// addNone appends a chunk of which the filter keeps no sample.
-func (c *cover) addNone(to *decoded, chunk *series.Chunk) error {
+// coverOf returns the cover for a filter: a chunk need not be decoded if all steps from its first to its last sample
+// have a value, and the filter keeps no sample of it or, in a run, every one. Such a chunk is two points.
+func (f *filter) coverOf(ev *evaluation, s *selector) *cover {
+	first, interval := s.times(ev, false)
+	return &cover{filter: f, Windows: series.Windows{Ends: series.Steps{LastMS: first + int64(ev.steps-1)*interval},
+		RangeMS: ev.lookback, MinMS: s.hints.Start, MaxMS: s.hints.End}}
+}
+
+// filterSummaries returns which chunks may be summaries.
+func (c *cover) filterSummaries() *series.Summaries {
+	none := filter{op: inverse[c.filter.op], than: c.filter.than}
+	opts := &series.Summaries{LeadMS: c.filter.leadMS, Windows: series.Windows{Ends: series.Anywhere,
+		RangeMS: c.RangeMS, MinMS: c.MinMS, MaxMS: c.Ends.LastMS}}
+	if opts.LeadMS > 0 {
+		opts.Keeps = c.filter.keepsAll
+	}
+	opts.Fits = func(s *series.Summary) bool {
+		return s.GapMS() <= c.RangeMS && (none.keepsAll(s) || opts.Keeps != nil && opts.Keeps(s))
+	}
+	return opts
+}
+
+// addStretch appends a chunk of which the filter keeps no sample, or every one.
+func (c *cover) addStretch(to *decoded, chunk *series.Chunk) error {
 	s, err := chunk.Summary()
 	if err != nil {
 		return err
 	}
-	first, last := max(chunk.MinMS, c.MinMS), min(chunk.MaxMS, c.MaxMS)
+	first, last, kept := max(chunk.MinMS, c.MinMS), min(chunk.MaxMS, c.MaxMS), chunk.Kept
 	n, m := len(to.points), len(to.stretches)
 	if n > 0 && to.points[n-1].T >= first {
 		return errNeedSamples
 	}
-	if m > 0 && int(to.stretches[m-1].at) == n-1 && first-to.points[n-1].T <= c.RangeMS {
-		to.points[n-1].T = last
+	if m > 0 && int(to.stretches[m-1].at) == n-1 && to.stretches[m-1].kept == kept &&
+		first-to.points[n-1].T <= c.RangeMS {
+		to.points[n-1] = promql.FPoint{T: last, F: s.Last}
 		return nil
 	}
 	to.points = append(to.points, promql.FPoint{T: first, F: s.First})
 	if first < last {
-		to.points = append(to.points, promql.FPoint{T: last, F: s.First})
-		to.stretches = append(to.stretches, stretch{at: int32(n + 1)})
+		to.points = append(to.points, promql.FPoint{T: last, F: s.Last})
+		to.stretches = append(to.stretches, stretch{at: int32(n + 1), kept: kept})
 	}
 	return nil
+}
+
+type runsKey struct{}
+
+// WithRuns allows a range query that compares a selector with a number to return values that are Unread: of a run, which
+// are samples at successive steps, all but the last one and those up to a time after the first one.
+func WithRuns(ctx context.Context, lead time.Duration) context.Context {
+	return context.WithValue(ctx, runsKey{}, lead)
+}
+
+// LeadOf returns the time of WithRuns; false: all values are to be read.
+func LeadOf(ctx context.Context) (lead time.Duration, ok bool) {
+	lead, ok = ctx.Value(runsKey{}).(time.Duration)
+	return lead, ok
+}
+
+// unreadBits is a NaN that is neither Prometheus' normal NaN nor its stale marker.
+const unreadBits = 0x7ff8000000000fe1
+
+// UnreadValue is the value of a sample that was not read.
+var UnreadValue = math.Float64frombits(unreadBits)
+
+// Unread reports whether a value is one that was not read, or a sample with the same bits.
+func Unread(v float64) bool { return math.Float64bits(v) == unreadBits }
+
+// leadMS returns filter.leadMS for the root of a query: a run begins at most one step after its first sample.
+func leadMS(ctx context.Context, step time.Duration) int64 {
+	if lead, ok := LeadOf(ctx); ok {
+		return (lead + step).Milliseconds()
+	}
+	return 0
 }

@@ -249,6 +249,9 @@ func (kept) Close() error { return nil }
 func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotations, error) {
 	stmt := *q.stmt
 	stmt.Expr = q.hook.expr
+	if v, ok := q.root.(*vectorScalarNode); ok {
+		v.leadMS = leadMS(ctx, stmt.Interval)
+	}
 	mint, maxt := promql.FindMinMaxTime(&stmt)
 	raw, err := openRaw(ctx, q.hook.from, mint, maxt)
 	if err != nil {

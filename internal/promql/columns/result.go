@@ -1,6 +1,7 @@
 package columns
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 	"sync"
@@ -27,6 +28,12 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 		points := q.points.get(r.has.count())
 		var hists []promql.HPoint
 		for k, word := range r.has {
+			if word == math.MaxUint64 && r.hists == nil {
+				for i, v := range r.values[k*64 : k*64+64] {
+					points = append(points, promql.FPoint{T: ev.start + int64(k*64+i)*ev.interval, F: v})
+				}
+				continue
+			}
 			for ; word != 0; word &= word - 1 {
 				i := k*64 + bits.TrailingZeros64(word)
 				ts := ev.start + int64(i)*ev.interval

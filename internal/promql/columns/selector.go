@@ -211,12 +211,23 @@ func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool,
 				from.stretches = from.stretches[1:]
 				skipped = from.stretch()
 			}
-			if skipped == next { // of whose samples the filter keeps none
-				if i == 0 && points[next].T > at+63*interval {
-					has, at = it.has.word(word, len(it.values)), at+64*interval
+			if skipped == next { // of whose samples the filter keeps none, or all
+				steps := uint64(1) << i
+				whole := i == 0 && points[next].T > at+63*interval
+				if whole {
+					steps = it.has.word(word, len(it.values))
+				}
+				has |= steps
+				if from.stretches[0].kept {
+					kept |= steps
+					for k := range bits.OnesCount64(steps) {
+						values[i+k] = UnreadValue
+					}
+				}
+				if whole {
+					at += 64 * interval
 					break
 				}
-				has |= 1 << i
 			} else if next > 0 && points[next-1].T > at-lookback && !value.IsStaleNaN(points[next-1].F) {
 				f := points[next-1].F
 				has |= 1 << i

@@ -23,6 +23,7 @@ type stretch struct {
 	at      int32 // index of the point
 	more    int32 // samples that are not points
 	changes int32 // in stretches
+	kept    bool  // a filter keeps all its samples; otherwise it keeps none
 }
 
 func (d *decoded) reset() { d.points, d.stretches = d.points[:0], d.stretches[:0] }
@@ -122,7 +123,7 @@ type cover struct {
 	use
 	series.Windows
 	gaps   bool    // there may be chunks that no window touches
-	filter *filter // if set, Ends, Whole and Starts are unused
+	filter *filter // if set, Whole and Starts are unused, and Ends has only the last one
 }
 
 // cover returns the cover of a selection, or nil if the windows are too short or too close to each other.
@@ -134,10 +135,7 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 	least := ev.engine.gapLeastMS
 	gaps := between-work.rangeMS >= least
 	if !gaps && work.filter != nil {
-		// A chunk of which the filter keeps no sample need not be decoded, if all steps from its first to its last sample
-		// have a value. Such a chunk is two points of a value that it does not keep.
-		return &cover{filter: work.filter, Windows: series.Windows{RangeMS: ev.lookback, MinMS: s.hints.Start,
-			MaxMS: s.hints.End}}
+		return work.filter.coverOf(ev, s)
 	}
 	if !gaps && !(work.use.whole && max(between, work.rangeMS-(steps-1)*between) >= least) {
 		return nil
@@ -169,9 +167,7 @@ func (c *cover) summaries() *series.Summaries {
 		return nil
 	}
 	if c.filter != nil {
-		return &series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Fits: func(s *series.Summary) bool {
-			return s.GapMS() <= c.RangeMS && c.filter.keepsNone(s)
-		}}
+		return c.filterSummaries()
 	}
 	return &series.Summaries{Windows: c.Windows, Rising: c.rising}
 }
@@ -184,7 +180,7 @@ func (c *cover) add(to *decoded, chunk *series.Chunk) (done bool, err error) {
 	}
 	if c.filter != nil {
 		if chunk.Encoding == series.Summarized {
-			return true, c.addNone(to, chunk)
+			return true, c.addStretch(to, chunk)
 		}
 		return false, nil
 	}

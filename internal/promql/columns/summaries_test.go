@@ -96,13 +96,19 @@ func (s *summarizedSet) Next() bool {
 		}
 		if ok {
 			s.data = append(s.data, short...)
-			c = series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: series.Summarized, Data: s.data[from:len(s.data):len(s.data)]}
+			c = series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: series.Summarized, Data: s.data[from:len(s.data):len(s.data)], Kept: c.Kept}
+			if sum, err := c.Summary(); s.of.from == madeHere && err == nil {
+				c.Kept = s.asked.Keeps != nil && s.asked.Keeps(&sum)
+			}
 			s.of.counts.summaries.Add(1)
 			s.of.counts.samples.Add(int64(series.SamplesOf([]series.Chunk{c})))
 		} else {
 			s.of.counts.decoded.Add(1)
 		}
 		s.chunks = append(s.chunks, c)
+	}
+	if s.of.from == madeHere && s.asked.Keeps != nil {
+		return s.asked.Edges(s.chunks, func(i int) (series.Chunk, error) { return s.Set.Chunks()[i], nil }) == nil
 	}
 	return true
 }
@@ -449,6 +455,65 @@ func checkThresholds(t *testing.T, samplesOfChunk int) {
 	}
 	if counts.summaries.Load() < 500 {
 		t.Errorf("%d summaries", counts.summaries.Load())
+	}
+}
+
+// Of a run, the values that WithRuns promises are read: the first ones, and the last.
+func TestWithRuns_ReadsBothEnds(t *testing.T) {
+	all, notRead := 0, 0
+	for world, samplesOfChunk := range []int{1, 2, 5, 20, 120} {
+		store := newSummaryWorld(t, uint64(world), samplesOfChunk)
+		rng := random{rand.New(rand.NewPCG(uint64(world), *seedFlag))}
+		for range *queriesFlag / 10 {
+			r, _ := rng.request()
+			r.query = rng.of("n >= -1", "n > 0", "n != 7", "-7 < n", "c_total > 0", "c_total <= 150", "g > -1e20", "g < 1e5", "0 != c_total")
+			inner := rng.IntN(4) == 0
+			if inner {
+				r.query = "-(" + r.query + ")"
+			}
+			if r.step = max(r.step, 15*time.Second); rng.IntN(2) == 0 {
+				r.step, r.end = 15*time.Second, r.start+rng.Int64N(6*hourMS)
+			}
+			from := summarized{store, sideFiles + sides(rng.IntN(2)), []uint64{0, 0, 4}[rng.IntN(3)], &summaryCounts{}}
+			lead := time.Duration(rng.IntN(1200)) * time.Second
+			engine := columns.New(optionsOf(engineOpts(50_000_000)))
+			results := func(ctx context.Context) promql.Matrix {
+				q, err := r.open(engine, from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res := q.Exec(ctx)
+				if res.Err != nil {
+					t.Fatal(res.Err)
+				}
+				return res.Value.(promql.Matrix)
+			}
+			want, got := results(t.Context()), results(columns.WithRuns(t.Context(), lead))
+			if len(got) != len(want) {
+				t.Fatalf("world %d: %s: %d series, not %d", world, r, len(got), len(want))
+			}
+			for i, row := range got {
+				points, begun := want[i].Floats, int64(0)
+				if len(row.Floats) != len(points) {
+					t.Fatalf("world %d: %s: %s has %d points, not %d", world, r, row.Metric, len(row.Floats), len(points))
+				}
+				for k, p := range row.Floats {
+					all++
+					if k == 0 || p.T-points[k-1].T > r.step.Milliseconds() {
+						begun = p.T
+					}
+					ends := k == len(points)-1 || points[k+1].T-p.T > r.step.Milliseconds()
+					if needed := ends || p.T <= begun+lead.Milliseconds() || inner; !needed && columns.Unread(p.F) {
+						notRead++
+					} else if p.T != points[k].T || math.Float64bits(p.F) != math.Float64bits(points[k].F) {
+						t.Fatalf("world %d: %s, lead %s: %s is %v, not %v, in a run from %d", world, r, lead, row.Metric, p, points[k], begun)
+					}
+				}
+			}
+		}
+	}
+	if t.Logf("%d of %d values are not read", notRead, all); notRead < all/50 {
+		t.Error("too few")
 	}
 }
 

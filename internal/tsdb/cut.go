@@ -69,6 +69,7 @@ func (u *cuts) overlap(c series.Chunk) bool {
 // cut re-encodes c without the intervals that overlap it. ok is false if no sample is left. The result's data aliases
 // the arena.
 func (u *cuts) cut(c series.Chunk) (_ series.Chunk, ok bool, err error) {
+	c.Mapped = false
 	if c.Encoding == chunkenc.EncXOR {
 		if mint, maxt, ok := remaining(u.some); ok {
 			start := len(u.arena)

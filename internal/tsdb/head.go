@@ -34,11 +34,13 @@ type rawHead struct {
 	lastMS     int64         // upper bound of the view's timestamps
 	alone      bool          // no blocks are read: uncut chunks may have samples before mint
 
-	reading sync.Mutex       // held while a selection reads: the readers of series and chunks have buffers
+	reading sync.Mutex       // held while a selection reads: the readers of series and chunks have buffers, and files
 	anchor  tsdb.ChunkReader // nil: of the view that this view goes on from
 	index   tsdb.IndexReader
-	chunks  chunkReader
+	chunks  tsdb.ChunkReader
 	deleted tombstones.Reader
+	files   map[int][]byte // of mapped chunks, by sequence; nil: not there
+	cloned  int            // mapped chunks that the head cloned
 
 	mu     sync.Mutex
 	opened []interface{ Close() error } // readers and queriers of selections; closed with the rawHead
@@ -51,7 +53,8 @@ type rawHead struct {
 func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*tsdb.Block,
 	from *rawHead) (_ *rawHead, err error) {
 	head := db.Head()
-	h := &rawHead{store: s, db: db, mint: mint, maxt: maxt, limit: max(mint, headMin), served: served}
+	h := &rawHead{store: s, db: db, mint: mint, maxt: maxt, limit: max(mint, headMin), served: served,
+		files: map[int][]byte{}}
 	if from != nil {
 		h.chunks, h.lastMS = from.chunks, from.lastMS
 	} else {

@@ -683,46 +683,105 @@ func TestRawHead_ConcurrentWithEverything(t *testing.T) {
 	wg.Wait()
 }
 
-// uncutAndCloned reads the first series of a view twice: as the engine reads it, and with a clone of its open chunk.
-func uncutAndCloned(t *testing.T, s *Store, maxt int64) (uncut, cloned copied, metric labels.Labels) {
+// prometheusReads returns what Prometheus' chunk querier returns.
+func prometheusReads(t *testing.T, s *Store, mint, maxt int64) []copied {
 	t.Helper()
-	raw, err := s.RawQuerier(t.Context(), startMS, maxt)
+	q, err := s.db.Load().ChunkQuerier(mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	return rest(t, series.FromChunkSeriesSet(q.Select(t.Context(), true, nil, everything)))
+}
+
+// rawReads keeps the data of mapped chunks until the end, as their readers do.
+func rawReads(t *testing.T, s *Store, mint, maxt int64, opts series.SelectOptions) (all []copied, mapped int) {
+	t.Helper()
+	raw, err := s.RawQuerier(t.Context(), mint, maxt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	cloned = rest(t, raw.Select(t.Context(), series.SelectOptions{}, everything))[0]
-	set := raw.Select(t.Context(), series.SelectOptions{OwnOrder: true, Uncut: true}, everything)
-	if !set.Next() {
+	set := raw.Select(t.Context(), opts, everything)
+	for set.Next() {
+		one := copied{labels: bytes.Clone(set.Labels()), chunks: slices.Clone(set.Chunks())}
+		for i, c := range one.chunks {
+			if !c.Mapped {
+				one.chunks[i].Data = bytes.Clone(c.Data)
+			}
+		}
+		all = append(all, one)
+	}
+	if set.Err() != nil {
 		t.Fatal(set.Err())
 	}
-	uncut.chunks = slices.Clone(set.Chunks())
-	for i := range uncut.chunks {
-		uncut.chunks[i].Data = bytes.Clone(uncut.chunks[i].Data)
+	for _, one := range all {
+		for i, c := range one.chunks {
+			if c.Mapped {
+				mapped++
+				one.chunks[i].Data, one.chunks[i].Mapped = bytes.Clone(c.Data), false
+			}
+		}
 	}
-	metric, ok := set.(series.Decoded).Metric()
-	if !ok {
-		t.Error("the labels of the head are not decoded")
+	return all, mapped
+}
+
+func TestHead_ChunksAreReadInPlace(t *testing.T) {
+	dir := t.TempDir()
+	s := openWorld(t, dir, 0)
+	const n = 100
+	_, maxt := fillHead(t, s, n)
+	if err := s.Close(); err != nil { // writes the mapped chunks
+		t.Fatal(err)
 	}
-	uncut.labels = bytes.Clone(set.Labels())
-	return uncut, cloned, metric
+	s = openWorld(t, dir, 0)
+	check := func(mint, maxt int64, mappedMin int) {
+		t.Helper()
+		want := prometheusReads(t, s, mint, maxt)
+		got, mapped := rawReads(t, s, mint, maxt, series.SelectOptions{})
+		if !reflect.DeepEqual(got, want) || len(got) != n {
+			t.Errorf("%d to %d: other chunks than Prometheus'", mint, maxt)
+		}
+		if mapped < mappedMin {
+			t.Errorf("%d to %d: %d chunks read in place, want at least %d of %d series", mint, maxt, mapped, mappedMin, n)
+		}
+	}
+	check(startMS, maxt, 2*n-clonesMax)
+	check(startMS+100_000, maxt-hourMS/4, n-clonesMax) // cuts chunks
+	if err := s.db.Load().Delete(t.Context(), startMS+hourMS/4, startMS+hourMS/3, everything); err != nil {
+		t.Fatal(err)
+	}
+	check(startMS, maxt, n-clonesMax)
+	if err := os.RemoveAll(filepath.Join(dir, "chunks_head")); err != nil { // the head has a mapping of its own
+		t.Fatal(err)
+	}
+	check(startMS, maxt, 0)
 }
 
 func TestHead_OpenChunkIsReadInPlace(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
-	if s.iterators.xor == nil {
-		t.Error("the fields of Prometheus' iterator are unknown: open chunks are cloned")
-	}
 	lsets, rng := numbered(1), rand.New(rand.NewPCG(1, 2))
 	for n := range int64(150) {
 		appendAll(t, s, lsets, startMS+n*15_000, rng.NormFloat64())
-		uncut, cloned, metric := uncutAndCloned(t, s, math.MaxInt64)
-		for i := range cloned.chunks {
-			cloned.chunks[i].MaxMS = min(cloned.chunks[i].MaxMS, uncut.chunks[i].MaxMS) // may be later
+		want := prometheusReads(t, s, startMS, math.MaxInt64)
+		for _, uncut := range []bool{false, true} {
+			got, _ := rawReads(t, s, startMS, math.MaxInt64, series.SelectOptions{OwnOrder: uncut, Uncut: uncut})
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("%d samples: %v, want %v", n+1, got, want)
+			}
 		}
-		if !reflect.DeepEqual(uncut, cloned) || !labels.Equal(metric, lsets[0]) {
-			t.Fatalf("%d samples: %v, want %v with %s", n+1, uncut, cloned, lsets[0])
+		raw, err := s.RawQuerier(t.Context(), startMS, math.MaxInt64)
+		if err != nil {
+			t.Fatal(err)
 		}
+		set := raw.Select(t.Context(), series.SelectOptions{OwnOrder: true}, everything)
+		if !set.Next() {
+			t.Fatal(set.Err())
+		}
+		if metric, ok := set.(series.Decoded).Metric(); !ok || !labels.Equal(metric, lsets[0]) {
+			t.Fatalf("%s, %v, want %s", metric, ok, lsets[0])
+		}
+		raw.Close()
 	}
 }
 

@@ -149,7 +149,9 @@ func (h *rawHead) encode(ctx context.Context, o *headOrder) error {
 		if ends == nil {
 			continue
 		}
-		o.labels = labelenc.Append(o.labels, builder.Labels())
+		if o.labels = labelenc.Append(o.labels, builder.Labels()); len(ends) == 128 { // others are about as long
+			o.labels = slices.Grow(o.labels, min(len(o.labels)/128*(len(o.refs)-n), ordersBytesMax/2))
+		}
 		if ends = append(ends, uint32(len(o.labels))); len(o.labels) > ordersBytesMax/2 {
 			o.labels, ends = nil, nil
 		}

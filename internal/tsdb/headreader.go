@@ -2,17 +2,10 @@ package tsdb
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/prometheus/prometheus/tsdb"
 )
-
-// chunkReader reads chunks of the head in place, or copies of those to which the head appends.
-type chunkReader interface {
-	tsdb.ChunkReader
-	tsdb.ChunkReaderWithCopy
-}
 
 // openUnlisted opens a reader of the head's chunks from mint to maxt for which truncation of the head does not wait.
 // anchor must be closed when nothing is read any more; reader must not be closed.
@@ -28,13 +21,12 @@ type chunkReader interface {
 // This file can go once the head has a reader that is not on the list. TestRawHead_TruncationDoesNotWaitForAReader
 // fails if the list or the closed reader changes, TestRawHead_HidesLaterCommits if the anchor no longer keeps the
 // append IDs.
-func openUnlisted(head *tsdb.Head, mint, maxt int64) (anchor tsdb.ChunkReader, reader chunkReader, err error) {
+func openUnlisted(head *tsdb.Head, mint, maxt int64) (anchor, reader tsdb.ChunkReader, err error) {
 	if anchor, err = tsdb.NewRangeHead(head, math.MaxInt64, math.MaxInt64).Chunks(); err != nil {
 		return nil, nil, err
 	}
-	chunks, err := tsdb.NewRangeHead(head, mint, maxt).Chunks()
-	if err == nil {
-		err = chunks.Close()
+	if reader, err = tsdb.NewRangeHead(head, mint, maxt).Chunks(); err == nil {
+		err = reader.Close()
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, anchor.Close())
@@ -42,9 +34,5 @@ func openUnlisted(head *tsdb.Head, mint, maxt int64) (anchor tsdb.ChunkReader, r
 	// The reader's cache of head chunks stays disabled: the cache is for one goroutine, and several goroutines may read
 	// the sets. Without the cache each read of a chunk walks the series' list of chunks that are not m-mapped yet. This
 	// list is short.
-	reader, ok := chunks.(chunkReader)
-	if !ok {
-		return nil, nil, errors.Join(fmt.Errorf("the head's reader %T does not copy chunks", chunks), anchor.Close())
-	}
 	return anchor, reader, nil
 }

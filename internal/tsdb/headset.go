@@ -32,10 +32,9 @@ type headSet struct {
 	builder labels.ScratchBuilder
 	metas   []chunks.Meta
 	cuts
-	sources []chunkenc.Chunk // by index in chunks: the head's chunk
-	iter    chunkenc.Iterator
-	open    []byte // the chunk that the head appends to, if it was read in place
-	err     error
+	iter   chunkenc.Iterator
+	locked locked
+	err    error
 }
 
 // next moves to the next series. lost reports that the head may have lost data of this series
@@ -123,80 +122,84 @@ func (s *headSet) ahead() []byte {
 	return lset
 }
 
-// readChunks reads the chunks of the current series.
+// readChunks reads the chunks of the current series. In a series all visible samples precede the hidden samples, so the
+// search for hidden ones begins at the last chunk, and ends at the first that has a visible sample.
 func (s *headSet) readChunks() error {
-	s.sources = s.sources[:0]
-	whole := -1
-	for _, meta := range s.metas {
-		if meta.MaxTime == math.MaxInt64 && s.opts.Uncut {
-			ok, err := s.readOpen(meta)
+	n, last := len(s.metas), series.Chunk{}
+	var partial chunkenc.Iterator // over the visible samples of the last chunk, if it has hidden ones
+	for types := &s.head.store.iterators; n > 0; n-- {
+		c, it, err := s.readLast(s.metas[n-1])
+		if err != nil {
+			return fmt.Errorf("chunk %d: %w", s.metas[n-1].Ref, err)
+		}
+		last = c
+		if of := reflect.TypeOf(it); of == types.all[c.Encoding] {
+			s.iter = it
+			break
+		} else if of != types.none {
+			partial = it
+			break
+		}
+	}
+	for i, meta := range s.metas[:n] {
+		c, ok := last, i == n-1
+		if !ok && i < len(s.locked.places) {
+			c, ok = s.head.mapped(s.locked.places[i], s.order.refs[s.at], meta)
+		}
+		if !ok {
+			chunk, err := s.head.chunk(meta)
 			if err != nil {
 				return fmt.Errorf("chunk %d: %w", meta.Ref, err)
 			}
-			if ok { // it is the last chunk, and all its samples are visible
-				whole = len(s.chunks)
-				continue
-			}
+			c = series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunk.Encoding(), Data: chunk.Bytes()}
 		}
-		chunk, iterable, maxt, err := s.head.chunks.ChunkOrIterableWithCopy(meta)
-		if err == nil && (chunk == nil || iterable != nil) {
-			err = errors.New("samples in order are not in one chunk")
+		ok, err := true, error(nil)
+		switch overlapped := s.overlapping(c, meta.MaxTime == math.MaxInt64); {
+		case partial != nil && i == n-1:
+			c, ok, err = s.cutIterator(partial, c)
+		case overlapped:
+			c, ok, err = s.cut(c)
 		}
 		if err != nil {
 			return fmt.Errorf("chunk %d: %w", meta.Ref, err)
 		}
-		s.chunks = append(s.chunks, series.Chunk{MinMS: meta.MinTime, MaxMS: maxt, Encoding: chunk.Encoding(),
-			Data: chunk.Bytes()})
-		s.sources = append(s.sources, chunk)
-	}
-	var partial chunkenc.Iterator
-	if whole < 0 {
-		whole, partial = s.committed()
-	}
-	kept := s.chunks[:0]
-	for i, c := range s.chunks[:whole] {
-		if !s.overlapping(c, s.metas[i].MaxTime == math.MaxInt64) {
-			kept = append(kept, c)
-			continue
-		}
-		c, ok, err := s.cut(c)
-		if err != nil {
-			return fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
-		}
 		if ok {
-			kept = append(kept, c)
+			s.chunks = append(s.chunks, c)
 		}
 	}
-	if partial != nil {
-		c := s.chunks[whole]
-		s.overlapping(c, true)
-		c, ok, err := s.cutIterator(partial, c)
-		if err != nil {
-			return fmt.Errorf("chunk %d: %w", s.metas[whole].Ref, err)
-		}
-		if ok {
-			kept = append(kept, c)
-		}
-	}
-	s.chunks = kept
 	return nil
 }
 
-// readOpen reads the chunk that the head appends to, without a clone of the chunk. ok is false if it cannot: the chunk
-// has hidden samples or another encoding.
-func (s *headSet) readOpen(meta chunks.Meta) (ok bool, err error) {
-	chunk, _, err := s.head.chunks.ChunkOrIterable(meta)
+// chunk returns a chunk of the head. The head may append to the last one of a series.
+func (h *rawHead) chunk(meta chunks.Meta) (chunkenc.Chunk, error) {
+	chunk, iterable, err := h.chunks.ChunkOrIterable(meta)
+	if err == nil && (chunk == nil || iterable != nil) {
+		err = errors.New("samples in order are not in one chunk")
+	}
+	return chunk, err
+}
+
+// readLast reads a chunk to which the head may append, and finds the places of the mapped chunks. The iterator has the
+// visible samples: its type shows whether they are all, see iteratorTypes.
+func (s *headSet) readLast(meta chunks.Meta) (c series.Chunk, it chunkenc.Iterator, err error) {
+	chunk, err := s.head.chunk(meta)
 	if err != nil {
-		return false, err
+		return c, nil, err
 	}
-	it, fields := chunk.Iterator(s.iter), s.head.store.iterators.xor
-	if fields == nil || reflect.TypeOf(it) != fields.of {
-		return false, nil
+	s.locked.wrap(chunk, s.metas)
+	it = chunk.Iterator(s.iter)
+	c = series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunk.Encoding()}
+	if s.locked.newest {
+		c.MaxMS, c.Data = s.locked.maxMS, s.locked.data
+		return c, it, nil
 	}
-	s.iter, s.open = it, fields.append(s.open[:0], it)
-	s.chunks = append(s.chunks, series.Chunk{MinMS: meta.MinTime, MaxMS: s.head.lastMS, Encoding: chunkenc.EncXOR,
-		Data: s.open})
-	return true, nil
+	c.Data = chunk.Bytes()
+	if c.MaxMS == math.MaxInt64 { // the head has begun another chunk since metas were read
+		for all := chunk.Iterator(nil); all.Next() != chunkenc.ValNone; {
+			c.MaxMS = all.AtT()
+		}
+	}
+	return c, it, nil
 }
 
 // overlapping collects the intervals that overlap a chunk, and reports whether there are any.

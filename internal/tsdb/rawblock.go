@@ -163,7 +163,6 @@ func (s *rawSet) chunk(meta blocks.Chunk) error {
 		if c, ok, err = s.cut(c); err != nil || !ok {
 			return err
 		}
-		c.Mapped = false
 	}
 	s.chunks = append(s.chunks, c)
 	return nil

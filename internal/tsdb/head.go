@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb"
@@ -38,6 +39,7 @@ type rawHead struct {
 	anchor  tsdb.ChunkReader // nil: of the view that this view goes on from
 	index   tsdb.IndexReader
 	chunks  tsdb.ChunkReader
+	view    unsafe.Pointer // what chunks contains
 	deleted tombstones.Reader
 	files   map[int][]byte // of mapped chunks, by sequence; nil: not there
 	cloned  int            // mapped chunks that the head cloned
@@ -56,11 +58,12 @@ func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*ts
 	h := &rawHead{store: s, db: db, mint: mint, maxt: maxt, limit: max(mint, headMin), served: served,
 		files: map[int][]byte{}}
 	if from != nil {
-		h.chunks, h.lastMS = from.chunks, from.lastMS
+		h.chunks, h.view, h.lastMS = from.chunks, from.view, from.lastMS
 	} else {
 		if h.anchor, h.chunks, err = openUnlisted(head, mint, maxt); err != nil {
 			return nil, err
 		}
+		h.view = viewOf(h.chunks)
 		h.lastMS = head.MaxTime()
 	}
 	defer func() {

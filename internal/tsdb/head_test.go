@@ -11,12 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
@@ -534,6 +536,51 @@ func TestRawHead_FindsSeriesEvictedMeanwhile(t *testing.T) {
 	}
 }
 
+// A series that is evicted while a selection reads it in place stays in the selection, and then leaves the memory.
+func TestHead_OpenChunkOfASeriesThatIsEvicted(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	lsets := numbered(40)
+	for i := range int64(10) {
+		appendAll(t, s, lsets, startMS+i*1000, float64(i))
+	}
+	appendAll(t, s, lsets[20:], startMS+10_000, math.Float64frombits(value.StaleNaN))
+	view := func() (series.Querier, series.Set) {
+		raw, err := s.RawQuerier(t.Context(), startMS, startMS+hourMS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw, raw.Select(t.Context(), series.SelectOptions{Uncut: true}, everything)
+	}
+	raw, set := view()
+	want := rest(t, set)
+	if err := raw.Close(); err != nil {
+		t.Error(err)
+	}
+	known := weak.Make(s.orders.uses.Front().Value.(*headOrder).known[30].Load())
+	if known.Value() == nil {
+		t.Fatal("no series is known")
+	}
+	raw, set = view()
+	set.Next()
+	if err := s.db.Load().CompactStaleHead(); err != nil {
+		t.Fatal(err)
+	}
+	if got := samplesOf(t, rest(t, set)); !slices.Equal(got, samplesOf(t, want[1:])) {
+		t.Errorf("%d samples, want %d", len(got), len(samplesOf(t, want[1:])))
+	}
+	if err := raw.Close(); err != nil {
+		t.Error(err)
+	}
+	raw, set = nil, nil
+	for range 100 {
+		if runtime.GC(); known.Value() == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // the store closes readers later
+	}
+	t.Error("an evicted series stays in memory")
+}
+
 // TestRawHead_GoesOnWithTheSameAppends truncates the head under a selection after a commit that the view does not have,
 // though its samples are older than others of the view.
 func TestRawHead_GoesOnWithTheSameAppends(t *testing.T) {
@@ -579,32 +626,38 @@ func TestHeadOrders_KeepsWithinTheLimit(t *testing.T) {
 		defer raw.Close()
 		return len(rest(t, raw.Select(context.Background(), series.SelectOptions{}, matchers...)))
 	}
-	if n := read(everything) + read(everything); n != 1000 || len(s.orders.kept) != 1 {
-		t.Fatalf("%d series, %d orders", n, len(s.orders.kept))
+	kept := func() (all []*headOrder, bytes int) {
+		for e := s.orders.uses.Front(); e != nil; e = e.Next() {
+			all, bytes = append(all, e.Value.(*headOrder)), bytes+e.Value.(*headOrder).bytes()
+		}
+		if bytes != s.orders.bytes || len(all) != len(s.orders.kept) || bytes > ordersBytesMax {
+			t.Errorf("%d orders of %d bytes, counted are %d of %d", len(all), bytes, len(s.orders.kept), s.orders.bytes)
+		}
+		return all, bytes
+	}
+	n := read(everything) + read(everything)
+	if all, bytes := kept(); n != 1000 || len(all) != 1 || bytes == 0 {
+		t.Fatalf("%d series, %d orders of %d bytes", n, len(all), bytes)
 	}
 	appendAll(t, s, []labels.Labels{labels.FromStrings(labels.MetricName, "m", "n", "000100a")}, startMS, 1)
 	checkRaw(t, s, startMS, startMS+hourMS, everything)
-	if len(s.orders.kept) != 2 {
-		t.Errorf("%d orders after a new series", len(s.orders.kept))
+	all, _ := kept()
+	if len(all) != 2 {
+		t.Errorf("%d orders after a new series", len(all))
 	}
-	size := 0
-	for _, o := range s.orders.kept {
-		size += o.bytes()
-	}
-	if size != s.orders.bytes || size == 0 {
-		t.Errorf("%d bytes are counted, %d kept", s.orders.bytes, size)
-	}
-	newest := s.orders.kept[1]
-	large := &headOrder{hash: 1, labels: make([]byte, ordersBytesMax-newest.bytes())}
+	newest := all[1]
+	large := &headOrder{orderKey: orderKey{hash: 1}, labels: make([]byte, ordersBytesMax-newest.bytes())}
 	s.orders.keep(large)
-	if !slices.Equal(s.orders.kept, []*headOrder{newest, large}) || s.orders.bytes > ordersBytesMax {
-		t.Errorf("%d orders of %d bytes", len(s.orders.kept), s.orders.bytes)
+	s.orders.keep(large)
+	if all, _ := kept(); !slices.Equal(all, []*headOrder{newest, large}) {
+		t.Errorf("%d orders", len(all))
 	}
-	s.orders.keep(&headOrder{hash: 2, labels: make([]byte, ordersBytesMax+1)})
-	if len(s.orders.kept) != 2 {
+	s.orders.keep(&headOrder{orderKey: orderKey{hash: 2}, labels: make([]byte, ordersBytesMax+1)})
+	if all, _ := kept(); len(all) != 2 {
 		t.Error("an order above the limit is kept")
 	}
-	if read(everything) != 501 || s.orders.kept[1] != newest {
+	n = read(everything)
+	if all, _ := kept(); n != 501 || all[1] != newest {
 		t.Error("an order that is used is not the last to go")
 	}
 }
@@ -619,7 +672,7 @@ func TestRawHead_ManyLabels(t *testing.T) {
 	}
 	appendAll(t, s, lsets, startMS, 1)
 	checkRaw(t, s, startMS, startMS+hourMS, everything)
-	if len(s.orders.kept) != 1 || s.orders.kept[0].labels != nil {
+	if len(s.orders.kept) != 1 || s.orders.uses.Front().Value.(*headOrder).labels != nil {
 		t.Error("the labels are kept")
 	}
 }

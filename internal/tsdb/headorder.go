@@ -1,16 +1,19 @@
 package tsdb
 
 import (
+	"container/list"
 	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/index"
 
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -20,19 +23,25 @@ import (
 // a series, they hold about 150,000 series.
 const ordersBytesMax = 32 << 20
 
-// headOrder is the series of a selection in the order in which they are returned. It is
+// orderKey identifies an order. Of orders with the same key the last is kept.
+type orderKey struct {
+	hash   uint64 // of the postings
+	sorted bool   // by labels; otherwise in the order of the postings
+}
+
+// headOrder is the series of a selection in the order in which they are returned. Except for known it is
 // immutable: the labels of a series reference never change.
 type headOrder struct {
-	hash     uint64              // of the postings
+	orderKey
 	postings []storage.SeriesRef // as selected
-	sorted   bool                // by labels; otherwise in the order of the postings
 	refs     []storage.SeriesRef
-	labels   []byte   // encoded label sets one after another; nil: too large to be kept
-	ends     []uint32 // offset in labels at which each label set ends
+	labels   []byte                      // encoded label sets one after another; nil: too large to be kept
+	ends     []uint32                    // offset in labels at which each label set ends
+	known    []atomic.Pointer[memSeries] // by index in refs: the series, if it was read before
 }
 
 func (o *headOrder) bytes() int {
-	return 8*(cap(o.postings)+cap(o.refs)) + cap(o.labels) + 4*cap(o.ends)
+	return 8*(cap(o.postings)+cap(o.refs)) + cap(o.labels) + 4*cap(o.ends) + 8*len(o.known)
 }
 
 // at returns the encoded labels of series i; ok is false if they are not kept.
@@ -51,37 +60,59 @@ func (o *headOrder) at(i int) (lset []byte, ok bool) {
 // costs more than reading their chunks, and most selections are repeated.
 type headOrders struct {
 	mu    sync.Mutex
-	kept  []*headOrder // the least recently used first
+	kept  map[orderKey]*list.Element // in uses
+	uses  list.List                  // of *headOrder, the least recently used first
 	bytes int
 }
 
-func (k *headOrders) find(hash uint64, sorted bool, postings []storage.SeriesRef) *headOrder {
+func (k *headOrders) find(key orderKey, postings []storage.SeriesRef) *headOrder {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for i, o := range k.kept {
-		if o.hash == hash && o.sorted == sorted && slices.Equal(o.postings, postings) {
-			k.kept = append(slices.Delete(k.kept, i, i+1), o)
-			return o
-		}
+	if e := k.kept[key]; e != nil && slices.Equal(e.Value.(*headOrder).postings, postings) {
+		k.uses.MoveToBack(e)
+		return e.Value.(*headOrder)
 	}
 	return nil
 }
 
 func (k *headOrders) keep(o *headOrder) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, other := range k.kept {
-		if other.hash == o.hash && other.sorted == o.sorted && slices.Equal(other.postings, o.postings) {
-			return // another selection was first
-		}
-	}
 	if o.bytes() > ordersBytesMax {
 		return
 	}
-	k.kept, k.bytes = append(k.kept, o), k.bytes+o.bytes()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.remove(k.kept[o.orderKey])
+	if k.kept == nil {
+		k.kept = map[orderKey]*list.Element{}
+	}
+	k.kept[o.orderKey], k.bytes = k.uses.PushBack(o), k.bytes+o.bytes()
 	for k.bytes > ordersBytesMax {
-		k.bytes -= k.kept[0].bytes()
-		k.kept = slices.Delete(k.kept, 0, 1)
+		k.remove(k.uses.Front())
+	}
+}
+
+func (k *headOrders) remove(e *list.Element) {
+	if e != nil {
+		o := k.uses.Remove(e).(*headOrder)
+		delete(k.kept, o.orderKey)
+		k.bytes -= o.bytes()
+	}
+}
+
+// PreCreation implements tsdb.SeriesLifecycleCallback.
+func (*headOrders) PreCreation(labels.Labels) error { return nil }
+
+// PostCreation implements tsdb.SeriesLifecycleCallback.
+func (*headOrders) PostCreation(labels.Labels) {}
+
+// PostDeletion implements tsdb.SeriesLifecycleCallback. It forgets all orders, so that no deleted series stays in memory.
+func (k *headOrders) PostDeletion(deleted map[chunks.HeadSeriesRef]labels.Labels) {
+	if len(deleted) > 0 {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		clear(k.kept)
+		k.uses.Init()
+		k.bytes = 0
 	}
 }
 
@@ -104,11 +135,10 @@ func (h *rawHead) order(ctx context.Context, sorted bool,
 		binary.LittleEndian.PutUint64(buf[:], uint64(ref))
 		_, _ = digest.Write(buf[:]) // never fails
 	}
-	hash := digest.Sum64()
-	if o := h.store.orders.find(hash, sorted, postings); o != nil {
-		return o, len(o.refs) < len(postings), nil
+	o := &headOrder{orderKey: orderKey{digest.Sum64(), sorted}, postings: postings, refs: postings}
+	if known := h.store.orders.find(o.orderKey, postings); known != nil {
+		return known, len(known.refs) < len(postings), nil
 	}
-	o := &headOrder{hash: hash, postings: postings, sorted: sorted, refs: postings}
 	if sorted {
 		if o.refs, err = index.ExpandPostings(h.index.SortedPostings(index.NewListPostings(postings))); err != nil {
 			return nil, false, err
@@ -156,7 +186,7 @@ func (h *rawHead) encode(ctx context.Context, o *headOrder) error {
 			o.labels, ends = nil, nil
 		}
 	}
-	o.refs, o.ends = found, ends
+	o.refs, o.ends, o.known = found, ends, make([]atomic.Pointer[memSeries], len(found))
 	o.labels = slices.Clip(o.labels)
 	return nil
 }

@@ -32,9 +32,10 @@ type headSet struct {
 	builder labels.ScratchBuilder
 	metas   []chunks.Meta
 	cuts
-	iter   chunkenc.Iterator
-	locked locked
-	err    error
+	iter    chunkenc.Iterator
+	locked  locked
+	touched byte // without a meaning
+	err     error
 }
 
 // next moves to the next series. lost reports that the head may have lost data of this series
@@ -84,15 +85,18 @@ func (s *headSet) read(i int) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := h.index.Series(ref, &s.builder, &s.metas); err != nil {
-		if errors.Is(err, storage.ErrNotFound) {
-			return false, errGone
+	known := len(deleted) == 0 && s.readKnown(i)
+	if !known {
+		if err := h.index.Series(ref, &s.builder, &s.metas); err != nil {
+			if errors.Is(err, storage.ErrNotFound) {
+				return false, errGone
+			}
+			return false, err
 		}
-		return false, err
-	}
-	s.metas = undeleted(s.metas, deleted, func(m chunks.Meta) (minMS, maxMS int64) { return m.MinTime, m.MaxTime })
-	if len(s.metas) == 0 {
-		return false, nil
+		s.metas = undeleted(s.metas, deleted, func(m chunks.Meta) (minMS, maxMS int64) { return m.MinTime, m.MaxTime })
+		if len(s.metas) == 0 {
+			return false, nil
+		}
 	}
 	if s.labels = nil; s.order.sorted {
 		s.setLabels(i)
@@ -100,10 +104,33 @@ func (s *headSet) read(i int) (ok bool, err error) {
 	s.begin(deleted, h.mint, h.maxt, h.mint > math.MinInt64 && !(s.opts.Uncut && h.alone),
 		h.maxt < math.MaxInt64 && !s.opts.Uncut)
 	s.chunks = s.chunks[:0]
-	if s.opts.LabelsOnly {
+	switch {
+	case s.opts.LabelsOnly:
 		return true, nil
+	case known:
+		open := &s.locked.open
+		return true, s.add(series.Chunk{MinMS: open.minMS, MaxMS: open.maxMS, Encoding: chunkenc.EncXOR, Data: open.data},
+			true, nil)
 	}
 	return true, s.readChunks()
+}
+
+// readKnown reads series i of the order, if it was read before and only the chunk to which the head appends is in the
+// range. It reads the labels and locked.open.
+func (s *headSet) readKnown(i int) bool {
+	h, known := s.head, s.order.known
+	if !s.opts.Uncut || s.opts.LabelsOnly {
+		return false
+	}
+	if i%touchSeries == 0 {
+		s.touched += touch(known[i:min(i+touchSeries, len(known))])
+	}
+	from, open := known[i].Load(), &s.locked.open
+	if from == nil || !from.read(h.view, open) || open.beforeMS >= h.mint || open.minMS > h.maxt || open.maxMS < h.mint {
+		return false
+	}
+	s.builder.Assign(open.metric)
+	return true
 }
 
 // setLabels takes the labels from the order, or encodes them.
@@ -153,21 +180,31 @@ func (s *headSet) readChunks() error {
 			}
 			c = series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunk.Encoding(), Data: chunk.Bytes()}
 		}
-		ok, err := true, error(nil)
-		switch overlapped := s.overlapping(c, meta.MaxTime == math.MaxInt64); {
-		case partial != nil && i == n-1:
-			c, ok, err = s.cutIterator(partial, c)
-		case overlapped:
-			c, ok, err = s.cut(c)
+		visible := partial
+		if i < n-1 {
+			visible = nil
 		}
-		if err != nil {
+		if err := s.add(c, meta.MaxTime == math.MaxInt64, visible); err != nil {
 			return fmt.Errorf("chunk %d: %w", meta.Ref, err)
-		}
-		if ok {
-			s.chunks = append(s.chunks, c)
 		}
 	}
 	return nil
+}
+
+// add appends a chunk without what the range and deletions remove. open means that the head still appends to it.
+// visible has its visible samples; nil: all are.
+func (s *headSet) add(c series.Chunk, open bool, visible chunkenc.Iterator) (err error) {
+	ok := true
+	switch overlapped := s.overlapping(c, open); {
+	case visible != nil:
+		c, ok, err = s.cutIterator(visible, c)
+	case overlapped:
+		c, ok, err = s.cut(c)
+	}
+	if ok && err == nil {
+		s.chunks = append(s.chunks, c)
+	}
+	return err
 }
 
 // chunk returns a chunk of the head. The head may append to the last one of a series.
@@ -187,10 +224,13 @@ func (s *headSet) readLast(meta chunks.Meta) (c series.Chunk, it chunkenc.Iterat
 		return c, nil, err
 	}
 	s.locked.wrap(chunk, s.metas)
+	if s.opts.Uncut {
+		s.order.known[s.at].Store(s.locked.series)
+	}
 	it = chunk.Iterator(s.iter)
 	c = series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunk.Encoding()}
 	if s.locked.newest {
-		c.MaxMS, c.Data = s.locked.maxMS, s.locked.data
+		c.MaxMS, c.Data = s.locked.open.maxMS, s.locked.open.data
 		return c, it, nil
 	}
 	c.Data = chunk.Bytes()

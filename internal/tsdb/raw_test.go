@@ -455,23 +455,23 @@ func TestRawQuerier_Uncut(t *testing.T) {
 	}
 }
 
-// checkUncut compares the samples that a querier that need not cut has in a range with those of a querier that cuts. It returns
-// their number.
+// checkUncut compares the samples that queriers that need not cut have in a range with those of a querier that cuts. The second
+// reads series of the head that the first has found. It returns their number.
 func checkUncut(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) int {
 	t.Helper()
-	var texts [2][]string
+	var texts [3][]string
 	for i := range texts {
 		raw, err := s.RawQuerier(context.Background(), mint, maxt)
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts[i] = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), series.SelectOptions{Uncut: i == 1}, matchers...)), mint, maxt)
+		texts[i] = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), series.SelectOptions{Uncut: i > 0}, matchers...)), mint, maxt)
 		if err := raw.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !slices.Equal(texts[0], texts[1]) {
-		t.Fatalf("%d-%d: %d samples uncut, %d cut", mint, maxt, len(texts[1]), len(texts[0]))
+	if !slices.Equal(texts[0], texts[1]) || !slices.Equal(texts[0], texts[2]) {
+		t.Fatalf("%d-%d: %d and then %d samples uncut, %d cut", mint, maxt, len(texts[1]), len(texts[2]), len(texts[0]))
 	}
 	return len(texts[0])
 }

@@ -318,6 +318,7 @@ func (s *Store) Open() error {
 			"process ends with a panic; nothing is lost, and the next start repeats the replay", "dir", s.opts.Dir, "err", err)
 	}
 	opts.StripeSize = s.stripes()
+	opts.SeriesLifecycleCallback = &s.orders
 	db, err := s.openDatabase(opts)
 	if err != nil {
 		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)

@@ -31,9 +31,10 @@ func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 		return response{}, nil
 	}
 	if a.opts.Stores != nil {
-		return ofStores(a, r, purpose{dedup: true}, func(q StoreQuery) ([]exemplar.QueryResult, annotations.Annotations, error) {
+		ask := func(q StoreQuery) ([]exemplar.QueryResult, annotations.Annotations, error) {
 			return q.Exemplars(r.Context(), milliseconds(start), milliseconds(end), selectors)
-		}, (*stream).exemplarResults)
+		}
+		return ofStores(a, r, purpose{dedup: true}, ask, (*stream).exemplarResults)
 	}
 	if a.opts.Exemplars == nil {
 		return response{write: func(s *stream) { s.raw("[]") }}, nil

@@ -18,8 +18,8 @@ import (
 // clonesMax is the number of mapped chunks for which a view uses the head's clones: to map a file takes about as long.
 const clonesMax = 64
 
-// mapped returns a chunk of a series from the files of mapped chunks. They stay mapped until the view is closed, also if
-// the database deletes them. ok is false if the chunk is not at this place, such as before it was written.
+// mapped returns a chunk of a series from the files of mapped chunks. They stay mapped until the view is closed, also
+// if the database deletes them. ok is false if the chunk is not at this place, such as before it was written.
 //
 //	chunk  series, min, max: 8 bytes each | encoding | uvarint(len) data | crc32 of these
 func (h *rawHead) mapped(place chunks.ChunkDiskMapperRef, ref storage.SeriesRef,

@@ -105,7 +105,8 @@ func (*headOrders) PreCreation(labels.Labels) error { return nil }
 // PostCreation implements tsdb.SeriesLifecycleCallback.
 func (*headOrders) PostCreation(labels.Labels) {}
 
-// PostDeletion implements tsdb.SeriesLifecycleCallback. It forgets all orders, so that no deleted series stays in memory.
+// PostDeletion implements tsdb.SeriesLifecycleCallback. It forgets all orders, so that no deleted series stays in
+// memory.
 func (k *headOrders) PostDeletion(deleted map[chunks.HeadSeriesRef]labels.Labels) {
 	if len(deleted) > 0 {
 		k.mu.Lock()

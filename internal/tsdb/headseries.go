@@ -14,12 +14,12 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// memSeries is a series of Prometheus' head. The head's readers look it up by its reference, twice in a read, and clone
-// its chunks. A read of a series that nothing has read for some seconds is mostly waiting for memory, so a selection that
-// is repeated, as that of a rule, reads the series that it has found before in place.
+// memSeries is a series of Prometheus' head. The head's readers look it up by its reference, twice in a read, and
+// clone its chunks. A read of a series that nothing has read for some seconds is mostly waiting for memory, so a
+// repeated selection, as that of a rule, reads the series that it has found before in place.
 //
-// The head has no call that returns a series, so this file finds the private fields by names and types. This file can go
-// once the head has such a call.
+// The head has no call that returns a series, so this file finds the private fields by names and types. It can go once
+// the head has such a call.
 type memSeries struct{ _ byte }
 
 // fields are the offsets of the fields. A process with a head that has other fields does not start.
@@ -184,8 +184,8 @@ func lastAppend(appends unsafe.Pointer) uint64 {
 // touchSeries is the number of series whose memory is waited for together.
 const touchSeries = 32
 
-// touch reads what read will read of some series. The processor waits for the memory of all of them at once, not for each
-// when it is read. The result has no meaning. No lock is held, so each word that may change is read alone.
+// touch reads what read will read of some series. The processor waits for the memory of all of them at once, not for
+// each when it is read. The result has no meaning. No lock is held, so each word that may change is read alone.
 //
 //go:norace
 func touch(known []atomic.Pointer[memSeries]) (sum byte) {

@@ -127,8 +127,8 @@ func (c *cover) addStretch(to *decoded, chunk *series.Chunk) error {
 
 type runsKey struct{}
 
-// WithRuns allows a range query that compares a selector with a number to return values that are Unread: of a run, which
-// are samples at successive steps, all but the last one and those up to a time after the first one.
+// WithRuns allows a range query that compares a selector with a number to return values that are Unread: of a run,
+// which are samples at successive steps, all but the last one and those up to a time after the first one.
 func WithRuns(ctx context.Context, lead time.Duration) context.Context {
 	return context.WithValue(ctx, runsKey{}, lead)
 }

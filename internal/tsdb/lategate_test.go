@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -223,4 +224,25 @@ func TestLateGate_ClosesOnlyBetweenItsMessages(t *testing.T) {
 	if !without.gate.commits.TryRLock() {
 		t.Error("closed without out-of-order samples")
 	}
+}
+
+// Between Stage and Commit the database takes late samples already.
+func TestLateGate_ClosesOnceAWindowIsStaged(t *testing.T) {
+	s := newStore(t, Options{})
+	if err := s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	section := sectionOf(t, "storage: {tsdb: {out_of_order_time_window: 10m}}")
+	staged, err := s.Stage(&config.Config{StorageConfig: section})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.gate.observe(messageTruncated, "truncateMemory")
+	if !waits(s.gate) {
+		t.Error("commits do not wait")
+	}
+	if err := staged.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.gate.observe(messageCollected, "")
 }

@@ -291,6 +291,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 	s.sides = sideFiles{store: s, fs: files.Disk{}, dir: filepath.Join(opts.Dir, summariesDir)}
 	s.mappings.sides = &s.sides
 	s.gate = &lateGate{rangeMS: s.opts.MinBlockDuration.Milliseconds(), head: head}
+	s.gate.enable(s.opts.OutOfOrderWindow.Milliseconds())
 	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
 		logger.Warn("Ignoring storage.tsdb.retention.size, because storage.tsdb.retention.percentage is specified")
 	}
@@ -410,6 +411,7 @@ func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	if err := db.ApplyConfig(&config.Config{StorageConfig: careful}); err != nil {
 		return nil, errors.Join(err, staged.Undo())
 	}
+	s.gate.enable(inner.OutOfOrderTimeWindow)
 	return staged, nil
 }
 
@@ -448,7 +450,6 @@ func (s *Store) setApplied(section config.StorageConfig) {
 	}
 	s.applied = section
 	s.exemplars.setMax(section.ExemplarsConfig.MaxExemplars)
-	s.gate.enable(section.TSDBConfig.OutOfOrderTimeWindow)
 	s.encoding.Store(uint32(encoding))
 }
 

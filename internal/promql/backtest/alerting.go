@@ -357,7 +357,7 @@ func (a *alerting) annotations(ctx context.Context, al *alert) labels.Labels {
 
 // value returns the value of an alert. If the engine has not read it, the run ends with errUnread.
 func (a *alerting) value(al *alert) float64 {
-	a.run.unread = a.run.unread || columns.Unread(al.last.hit.value)
+	a.run.unread = a.run.unread || !a.run.allValues && columns.Unread(al.last.hit.value)
 	return al.last.hit.value
 }
 

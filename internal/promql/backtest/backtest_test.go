@@ -523,3 +523,15 @@ func TestRun_SameLabelsBeginWhileAnotherAlertFires(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// A client can push a NaN with the bits of a value that was not read.
+func TestRun_SampleWithTheBitsOfAnUnreadValue(t *testing.T) {
+	w := newWorld(t, 1_000_000)
+	w.append(t, labels.FromStrings(labels.MetricName, "load"), func(int) (float64, bool) { return columns.UnreadValue, true }, 20)
+	const content = "groups:\n- name: g\n  rules:\n  - {alert: A, expr: load != 1, labels: {rule: r}}\n"
+	o := w.options(5 * time.Minute)
+	o.Resends = false
+	if all := run(t, content, o).Groups[0].Rules[0].Alerts; len(all) != 1 || !columns.Unread(all[0].Intervals[0].Value) {
+		t.Errorf("%+v", all)
+	}
+}

@@ -70,16 +70,18 @@ func (g *lateGate) goesOn() bool {
 func (g *lateGate) close(decide time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.enabled || g.timeout != nil {
+	switch {
+	case !g.enabled:
 		return
-	}
-	g.commits.Lock()
-	g.decideBy = time.Now().Add(decide)
-	if decide > 0 {
+	case g.timeout != nil: // for the range before
+	case decide > 0:
+		g.commits.Lock()
 		g.timeout = time.AfterFunc(gateDecision/100, g.decide)
-	} else {
+	default:
+		g.commits.Lock()
 		g.timeout = time.AfterFunc(gateTimeout, g.open)
 	}
+	g.decideBy = time.Now().Add(decide)
 }
 
 // decide opens the gate if the database goes on with another range of the head.

@@ -163,6 +163,10 @@ func TestLateGate_ClosesBeforeAGapOfTheHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	gate.observe(messageTruncated, "truncateMemory")
+	first := gate.decideBy
+	if gate.observe(messageTruncated, "truncateMemory"); !gate.decideBy.After(first) {
+		t.Error("the decision about a second range is not later than that about the first")
+	}
 	for until := time.Now().Add(gateTimeout / 2); waits(gate); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatal("the gate stays closed, but the database waits for appenders of another range")

@@ -581,6 +581,39 @@ func TestHead_OpenChunkOfASeriesThatIsEvicted(t *testing.T) {
 	t.Error("an evicted series stays in memory")
 }
 
+// What was deleted from a series stays deleted after the series is evicted, with which its tombstones go.
+func TestHead_DeletedSamplesOfASeriesThatIsEvicted(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	lsets := numbered(40)
+	for i := range int64(10) {
+		appendAll(t, s, lsets, startMS+i*1000, float64(i))
+	}
+	appendAll(t, s, lsets[20:], startMS+10_000, math.Float64frombits(value.StaleNaN))
+	opts := series.SelectOptions{Uncut: true}
+	if all, _ := rawReads(t, s, startMS, startMS+hourMS, opts); len(all) != len(lsets) { // all are known now
+		t.Fatalf("%d series", len(all))
+	}
+	if err := s.db.Load().Delete(t.Context(), startMS+2000, startMS+4000, everything); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := rawReads(t, s, startMS, startMS+hourMS, opts)
+	raw, err := s.RawQuerier(t.Context(), startMS, startMS+hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := raw.Select(t.Context(), opts, everything)
+	set.Next()
+	if err := s.db.Load().CompactStaleHead(); err != nil {
+		t.Fatal(err)
+	}
+	if got := samplesOf(t, rest(t, set)); !slices.Equal(got, samplesOf(t, want[1:])) {
+		t.Errorf("%d samples, want %d", len(got), len(samplesOf(t, want[1:])))
+	}
+	if err := raw.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRawHead_GoesOnWithTheSameAppends truncates the head under a selection after a commit that the view does not have,
 // though its samples are older than others of the view.
 func TestRawHead_GoesOnWithTheSameAppends(t *testing.T) {

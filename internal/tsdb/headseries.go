@@ -25,6 +25,7 @@ type memSeries struct{ _ byte }
 // fields are the offsets of the fields. A process with a head that has other fields does not start.
 var fields = func() (f struct {
 	lock, lset, mapped, open, txs uintptr // of a series
+	state                         uintptr // its highest bit: it was removed from the head
 	ref, mappedMin, mappedMax     uintptr // of a mapped chunk
 	chunk, minMS, maxMS, prev     uintptr // of a chunk in memory
 	stream                        uintptr // of an XOR chunk; its first word points to the bytes
@@ -55,6 +56,7 @@ var fields = func() (f struct {
 	field(mapped, "ref", "chunks.ChunkDiskMapperRef", &f.ref)
 	field(mapped, "minTime", "int64", &f.mappedMin)
 	field(mapped, "maxTime", "int64", &f.mappedMax)
+	field(series, "state", "uint32", &f.state)
 	open := field(series, "headChunks", "*tsdb.memChunk", &f.open)
 	field(open, "chunk", "chunkenc.Chunk", &f.chunk)
 	field(open, "minTime", "int64", &f.minMS)
@@ -94,14 +96,15 @@ type openChunk struct {
 }
 
 // read copies the chunk to which the head appends. It returns false if there is no such XOR chunk, if a view does not
-// contain all its samples, or if the chunk before it is not mapped.
+// contain all its samples, if the chunk before it is not mapped, or if the series was removed, as its tombstones are.
 func (s *memSeries) read(view unsafe.Pointer, c *openChunk) bool {
 	series := unsafe.Pointer(s)
 	lock := (*sync.Mutex)(unsafe.Add(series, fields.lock))
 	lock.Lock()
 	defer lock.Unlock()
 	open := at[unsafe.Pointer](series, fields.open)
-	if open == nil || at[unsafe.Pointer](open, fields.prev) != nil || !contains(view, series) {
+	if open == nil || at[unsafe.Pointer](open, fields.prev) != nil || at[uint32](series, fields.state)>>31 != 0 ||
+		!contains(view, series) {
 		return false
 	}
 	chunk, ok := at[chunkenc.Chunk](open, fields.chunk).(*chunkenc.XORChunk)

@@ -208,7 +208,7 @@ func (s *Series) at(minMS, maxMS int64, whole bool) []part {
 			at := hour(minMS)
 			p.maxMS, minMS = at-p.end, at+p.start
 		}
-		if p.minMS > p.maxMS {
+		if p.minMS > p.maxMS || i < len(s.parts)-1 && minMS <= p.maxMS { // the next part is earlier: a sum overflowed
 			return nil
 		}
 	}

@@ -470,6 +470,8 @@ func FuzzOpen(f *testing.F) {
 	f.Add(fileOf(f, [][]series.Summary{randomSummaries(r, 20), randomSummaries(r, 3)}), uint64(4), []byte{})
 	f.Add(fileOf(f, nil), uint64(1), []byte{present | newCount | floats, 3, 0x88})
 	f.Add(fileOf(f, nil), uint64(1), []byte{times, 1, 2, 3, 4, cut, present | newCount | flat, 3, 9, cut, present | flat, present | flat})
+	late := binary.AppendUvarint([]byte{times, 1, 2, 0}, math.MaxInt64) // a sum of times overflows
+	f.Add(fileOf(f, nil), uint64(hourMS), append(late, cut, present|newCount|flat, 3, 9, 2, present|flat, 2))
 	f.Fuzz(func(t *testing.T, file []byte, ref uint64, section []byte) {
 		if reader, err := Open(file, block); err == nil {
 			c := reader.Cursor()
@@ -496,10 +498,12 @@ func FuzzOpen(f *testing.F) {
 			if n > len(section) || s.At().Count < 0 {
 				t.Fatal(s.At())
 			}
-			for _, p := range s.at(int64(ref), math.MaxInt64, false) {
-				if p.minMS < int64(ref) || p.maxMS < p.minMS {
+			from := int64(ref)
+			for _, p := range s.at(from, math.MaxInt64, false) {
+				if p.minMS < from || p.maxMS < p.minMS {
 					t.Fatal(p)
 				}
+				from = p.maxMS
 			}
 		}
 	})

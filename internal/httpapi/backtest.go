@@ -102,6 +102,7 @@ func (a *API) backtestOptions(r *http.Request) (o backtest.Options, apiErr *apiE
 		o.ExternalLabels, o.Interval, o.QueryOffset, o.ResendDelay = of.ExternalLabels, of.Interval, of.QueryOffset,
 			of.ResendDelay
 	}
+	o.Interval = cmp.Or(o.Interval, time.Minute)
 	if o.QueryOpts, apiErr = queryOptions(r); apiErr != nil {
 		return o, apiErr
 	}
@@ -114,7 +115,7 @@ func (a *API) backtestOptions(r *http.Request) (o backtest.Options, apiErr *apiE
 			return o, apiErr
 		}
 	}
-	if o.Interval = cmp.Or(o.Interval, time.Minute); o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0 {
+	if o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0 {
 		return o, invalidParameter("interval", fmt.Errorf("%s is not a positive number of milliseconds", o.Interval))
 	}
 	return o, nil

@@ -48,8 +48,8 @@ func NewServedBlocks(dir string, logger *slog.Logger) *ServedBlocks {
 
 // Confirm compares the blocks in the directory with the size of all blocks of the server, in bytes. Only the server's
 // own directory has the same size: samples of two servers are not compressed to the same number of bytes. headMS is the
-// time of the oldest sample in the server's head, read before or together with the size; math.MaxInt64 if it has none.
-// unfit is a reason not to read blocks; nil: none.
+// lowest time of which the server's head has or accepts samples, read before or together with the size; math.MaxInt64
+// if it has none. unfit is a reason not to read blocks; nil: none.
 func (d *ServedBlocks) Confirm(bytes, headMS int64, unfit error) {
 	blocks, err := []tsdb.BlockMeta(nil), unfit
 	if err == nil {
@@ -59,7 +59,7 @@ func (d *ServedBlocks) Confirm(bytes, headMS int64, unfit error) {
 	for i := range blocks {
 		endMS = max(endMS, blocks[i].MaxTime)
 	}
-	if endMS > headMS { // the head accepts samples that are older than its oldest
+	if endMS > headMS {
 		err = fmt.Errorf("%w: they reach into its head", ErrNotServed)
 	}
 	d.mu.Lock()

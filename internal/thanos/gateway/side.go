@@ -187,7 +187,7 @@ func (s *Store) Summarize(ctx context.Context, to objstore.Bucket, dry bool,
 		}
 		var bytes int64
 		if err != nil && ctx.Err() == nil {
-			s.sideFailed(b, err)
+			s.opts.Logger.Warn("A block has unusable summaries", "block", m.ID, "err", err)
 			err = nil
 		}
 		if !dry {

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"bytes"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,8 +79,13 @@ func TestSelect_UnusableSummaries(t *testing.T) {
 		if n := s.counts.sideErrors.Get(); n != 1 {
 			t.Errorf("%s: counted %d times", name, n)
 		}
+		var log strings.Builder
+		s = openStore(t, b, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if n := summarizeAll(t, s, b, false); n != 1 {
 			t.Errorf("%s: made %d blocks", name, n)
+		}
+		if text := log.String(); !strings.Contains(text, id) || strings.Contains(text, "retry_in") {
+			t.Errorf("%s: logged %s", name, text)
 		}
 		if again, err := os.ReadFile(path); err != nil || !bytes.Equal(again, good) {
 			t.Errorf("%s: it was not made again: %v", name, err)

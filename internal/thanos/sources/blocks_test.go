@@ -138,3 +138,24 @@ func TestPrometheus_BlocksAreReadWhileTheLastRefreshConfirmsThem(t *testing.T) {
 	}
 	expect("with samples of another server", 1)
 }
+
+// The head accepts samples that are older than its oldest, up to half the range of a block before its newest. Only when
+// blocks end before, the server gets no further samples of their time.
+func TestPrometheus_BlocksOfTimesThatTheHeadAcceptsAreNotRead(t *testing.T) {
+	from, direct, _ := newBlocks(t, metric("job", "a"))
+	r := storeapi.SeriesRequest{MinMS: startMS - 3600_000, MaxMS: startMS - 60_000, Matchers: []*labels.Matcher{ofM}}
+	for _, c := range []struct {
+		blocks string
+		maxMS  int64 // of the head
+		reads  int
+	}{{"2h", startMS, 1}, {"2h", startMS + 3540_000, 1}, {"x", startMS + 3540_001, 1}, {"2h", startMS + 3540_001, 0}} {
+		from.blocks = c.blocks
+		from.addAt(t, c.maxMS, metric("job", "b"))
+		if err := direct.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := lines(t, direct, r); len(got) != 1 || from.takeReads() != c.reads {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

@@ -12,7 +12,9 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"go.yaml.in/yaml/v3"
@@ -158,16 +160,36 @@ func (c *client) Flags(ctx context.Context) (map[string]string, error) {
 	return flags, err
 }
 
+// AcceptsMS returns the lowest timestamp that the head has or accepts, in ms: that of its oldest sample, or half the
+// range of a block before its newest. It is math.MaxInt64 if the head is empty.
+func (c *client) AcceptsMS(ctx context.Context, has extent) (int64, error) {
+	if has.headMaxMS == math.MaxInt64 {
+		return has.headMinMS, nil
+	}
+	flags, err := c.Flags(ctx)
+	if err != nil {
+		return 0, err
+	}
+	const name = "storage.tsdb.min-block-duration"
+	blockRange, err := model.ParseDuration(flags[name])
+	if err != nil {
+		return 0, fmt.Errorf("%w: --%s is %q", errBadResponse, name, flags[name])
+	}
+	return min(has.headMinMS, has.headMaxMS-time.Duration(blockRange).Milliseconds()/2), nil
+}
+
 // extent describes the data of a server. No endpoint of the API returns it, but metrics.
 type extent struct {
 	minMS      int64 // the timestamp of the oldest sample, math.MinInt64 if there are no samples
-	headMinMS  int64 // the timestamp of the oldest sample in the head, math.MaxInt64 if it is empty
+	headMinMS  int64 // the timestamps of the oldest and the newest sample in the head,
+	headMaxMS  int64 // math.MaxInt64 if it is empty
 	blockBytes int64 // size of all blocks; -1: unknown
 }
 
 const (
 	lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds"
 	headMinTime     = "prometheus_tsdb_head_min_time"
+	headMaxTime     = "prometheus_tsdb_head_max_time"
 	blocksBytes     = "prometheus_tsdb_storage_blocks_bytes"
 )
 
@@ -184,9 +206,9 @@ func (c *client) Extent(ctx context.Context) (extent, error) {
 	values := map[string]float64{}
 	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.bytesMax))
 	lines.Buffer(nil, 1<<20)
-	for len(values) < 3 && lines.Scan() {
+	for len(values) < 4 && lines.Scan() {
 		name, text, _ := strings.Cut(lines.Text(), " ")
-		if name != lowestTimestamp && name != headMinTime && name != blocksBytes {
+		if name != lowestTimestamp && name != headMinTime && name != headMaxTime && name != blocksBytes {
 			continue
 		}
 		if values[name], err = strconv.ParseFloat(text, 64); err != nil {
@@ -200,16 +222,17 @@ func (c *client) Extent(ctx context.Context) (extent, error) {
 	if !found {
 		return extent{}, fmt.Errorf("%w: metrics: no metric %s", errBadResponse, lowestTimestamp)
 	}
-	e := extent{math.MinInt64, math.MaxInt64, -1}
+	e := extent{math.MinInt64, math.MaxInt64, math.MaxInt64, -1}
 	if lowest*1000 < math.MaxInt64/2 { // else the value of an empty head
 		e.minMS = int64(lowest * 1000)
 	}
 	bytes, found := values[blocksBytes]
-	headMin, both := values[headMinTime]
-	if found && both {
+	headMin, hasMin := values[headMinTime]
+	headMax, hasMax := values[headMaxTime]
+	if found && hasMin && hasMax {
 		e.blockBytes = int64(bytes)
 		if headMin < math.MaxInt64/2 {
-			e.headMinMS = int64(headMin)
+			e.headMinMS, e.headMaxMS = int64(headMin), int64(headMax)
 		}
 	}
 	return e, nil

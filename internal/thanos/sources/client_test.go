@@ -76,7 +76,7 @@ func TestClient_ReadsResponsesOfPrometheus(t *testing.T) {
 	if got, err := c.Flags(ctx); err != nil || got["storage.tsdb.min-block-duration"] != "2h" {
 		t.Errorf("flags %v, %v", got, err)
 	}
-	if got, err := c.Extent(ctx); err != nil || got != (extent{1_700_000_000_000, math.MaxInt64, -1}) {
+	if got, err := c.Extent(ctx); err != nil || got != (extent{1_700_000_000_000, math.MaxInt64, math.MaxInt64, -1}) {
 		t.Errorf("extent %+v, %v", got, err)
 	}
 	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "a.b", `x"|`)}
@@ -120,11 +120,11 @@ func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 		}
 	}
 	f.text = "prometheus_tsdb_lowest_timestamp_seconds 9.223372036854776e+15\n"
-	if got, err := c.Extent(ctx); err != nil || got != (extent{math.MinInt64, math.MaxInt64, -1}) {
+	if got, err := c.Extent(ctx); err != nil || got != (extent{math.MinInt64, math.MaxInt64, math.MaxInt64, -1}) {
 		t.Errorf("an empty head: %+v, %v", got, err)
 	}
-	f.text = "prometheus_tsdb_head_min_time 1.700000000123e+12\nprometheus_tsdb_lowest_timestamp_seconds 1.6e+9\nprometheus_tsdb_storage_blocks_bytes 1.234567e+06\n"
-	if got, err := c.Extent(ctx); err != nil || got != (extent{1_600_000_000_000, 1_700_000_000_123, 1234567}) {
+	f.text = "prometheus_tsdb_head_max_time 1.700000000456e+12\nprometheus_tsdb_head_min_time 1.700000000123e+12\nprometheus_tsdb_lowest_timestamp_seconds 1.6e+9\nprometheus_tsdb_storage_blocks_bytes 1.234567e+06\n"
+	if got, err := c.Extent(ctx); err != nil || got != (extent{1_600_000_000_000, 1_700_000_000_123, 1_700_000_000_456, 1234567}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	f.text = `{"status":"success","data":{"yaml":"remote_read: [{url: 'http://x'}]\n"}}`

@@ -117,11 +117,14 @@ func (s *Prometheus) Refresh(ctx context.Context) error {
 		has, err = s.api.Extent(ctx)
 	}
 	if s.blocks != nil {
-		unfit := err
+		headMS, unfit := int64(0), err
+		if err == nil {
+			headMS, unfit = s.api.AcceptsMS(ctx, has)
+		}
 		if readsOthers {
 			unfit = errors.New("Prometheus has remote_read")
 		}
-		s.blocks.Confirm(has.blockBytes, has.headMinMS, unfit)
+		s.blocks.Confirm(has.blockBytes, headMS, unfit)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

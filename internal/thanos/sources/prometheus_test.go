@@ -45,9 +45,10 @@ type server struct {
 
 	mu       sync.Mutex
 	external labels.Labels
-	status   int  // of every response; 0: those of the API
-	far      bool // the server has a remote_read
-	reads    int  // requests to the remote read endpoint
+	status   int    // of every response; 0: those of the API
+	far      bool   // the server has a remote_read
+	reads    int    // requests to the remote read endpoint
+	blocks   string // flag: the range of a block of the head
 }
 
 func newServer(t *testing.T, external labels.Labels) *server {
@@ -66,7 +67,7 @@ func newServerOn(t *testing.T, dir string, external labels.Labels) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{store: store, external: external}
+	s := &server{store: store, external: external, blocks: "1ms"}
 	mux := http.NewServeMux()
 	httpapi.New(httpapi.Options{
 		Queryable: store, Exemplars: store, Parser: parser.NewParser(parser.Options{}), Logger: quiet,
@@ -76,6 +77,9 @@ func newServerOn(t *testing.T, dir string, external labels.Labels) *server {
 		},
 		Ready: func(h http.Handler) http.Handler { return h },
 	}).Register(mux, "/api/v1")
+	mux.HandleFunc("GET /api/v1/status/flags", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"status":"success","data":{"storage.tsdb.min-block-duration":%q}}`, s.blocks)
+	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "# TYPE prometheus_tsdb_lowest_timestamp_seconds gauge\nprometheus_tsdb_lowest_timestamp_seconds %d\n", startMS/1000)
 		families, _ := reg.Gather()
@@ -133,14 +137,19 @@ func (s *server) takeReads() int {
 	return n
 }
 
-// add appends a sample to each series.
+// add appends a sample to each series, addAt one of a time.
 func (s *server) add(t *testing.T, all ...labels.Labels) {
+	t.Helper()
+	s.addAt(t, startMS, all...)
+}
+
+func (s *server) addAt(t *testing.T, ms int64, all ...labels.Labels) {
 	t.Helper()
 	app := s.store.Appender(context.Background())
 	for _, lset := range all {
-		ref, err := app.Append(0, lset, startMS, 1)
+		ref, err := app.Append(0, lset, ms, 1)
 		if err == nil {
-			_, err = app.AppendExemplar(ref, lset, exemplar.Exemplar{Labels: labels.FromStrings("trace_id", "1"), Value: 1, Ts: startMS, HasTs: true})
+			_, err = app.AppendExemplar(ref, lset, exemplar.Exemplar{Labels: labels.FromStrings("trace_id", "1"), Value: 1, Ts: ms, HasTs: true})
 		}
 		if err != nil {
 			t.Fatal(err)

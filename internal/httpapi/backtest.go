@@ -221,8 +221,8 @@ func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 	s.raw(`}`)
 }
 
-// backtestedRule appends the result of a rule. There may be so many intervals that reflection would take longer than the
-// evaluations.
+// backtestedRule appends the result of a rule. There may be so many intervals that reflection would take longer than
+// the evaluations.
 func (s *stream) backtestedRule(r *backtest.Rule) {
 	set := func(key string, of labels.Labels) { s.raw(key); s.labels(of) }
 	unix := func(key string, t time.Time) { s.raw(key); s.timestamp(t.UnixMilli()) }

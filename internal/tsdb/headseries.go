@@ -146,7 +146,8 @@ func hidden(view, series unsafe.Pointer) int {
 	if txs == nil {
 		return 0
 	}
-	ids, first, count := at[[]uint64](txs, fields.ids), int(at[uint32](txs, fields.first)), int(at[uint32](txs, fields.count))
+	ids, first := at[[]uint64](txs, fields.ids), int(at[uint32](txs, fields.first))
+	count := int(at[uint32](txs, fields.count))
 	for i := range count {
 		id := ids[(first+i)%len(ids)]
 		if _, open := incomplete[id]; open || id > last {

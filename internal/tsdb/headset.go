@@ -163,7 +163,8 @@ func (s *headSet) readChunks() error {
 	}
 	from.read(s.head.view, s.metas, open)
 	newest := open.encoding != chunkenc.EncNone && open.minMS == s.metas[n-1].MinTime // last is the open chunk
-	var visible chunkenc.Iterator                                                     // over the samples of chunk n-1, if it may have hidden ones
+
+	var visible chunkenc.Iterator // of chunk n-1, if it may have hidden samples
 	for hides := open.hidden > open.samples || open.hidden > 0 && newest; hides && visible == nil && n > 0; {
 		chunk, err := s.head.chunk(s.metas[n-1])
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -213,14 +214,36 @@ func (q *readOnlyQuerier) Close() error {
 	return errors.Join(errs...)
 }
 
-// backtested is a response of the endpoint.
+// backtested is what is written of a response of the endpoint. Times are Unix seconds.
 type backtested struct {
 	Status, Error string
 	Warnings      []string
 	Data          struct {
 		Groups []struct {
 			Name  string
-			Rules []httpapi.BacktestedRule
+			Rules []struct {
+				Name, Type string
+				Errors     *struct {
+					Count   int
+					FirstAt float64
+					First   string
+				}
+				Alerts []struct {
+					Labels    labels.Labels
+					Intervals []struct {
+						State, Value string
+						Start, End   float64
+						Open         bool
+					}
+				}
+				Notifications []struct {
+					At                  float64
+					Labels, Annotations labels.Labels
+					Resolved            bool
+				}
+				Truncated bool
+				Counts    map[string]int
+			}
 		}
 	}
 }
@@ -228,7 +251,9 @@ type backtested struct {
 // write writes the result as text.
 func (b *backtested) write(to io.Writer) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
-	stamp := func(t httpapi.UnixTime) string { return t.UTC().Format(time.RFC3339) }
+	stamp := func(seconds float64) string {
+		return time.UnixMilli(int64(math.Round(seconds * 1000))).UTC().Format(time.RFC3339)
+	}
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush returns the error
 	for _, text := range b.Warnings {
 		line("warning: %s\n", text)
@@ -263,7 +288,7 @@ func (b *backtested) write(to io.Writer) error {
 				}
 				line("  notification\t%s\t%s\t%s\t%s\n", stamp(n.At), state, n.Labels, n.Annotations)
 			}
-			if r.Truncated != nil && *r.Truncated {
+			if r.Truncated {
 				line("  further intervals or notifications are only counted\n")
 			}
 		}

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -206,64 +204,6 @@ func (e estimated) check(ctx context.Context, q promql.Query, err error) (promql
 	return q, nil
 }
 
-// UnixTime is a time that JSON has as Unix seconds.
-type UnixTime struct{ time.Time }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (t *UnixTime) UnmarshalJSON(text []byte) error {
-	seconds, err := strconv.ParseFloat(string(text), 64)
-	t.Time = time.UnixMilli(int64(math.Round(seconds * 1000)))
-	return err
-}
-
-// BacktestedRule is the result of a rule. The fields from For to Truncated are those of alerting rules.
-type BacktestedRule struct {
-	Name          string                   `json:"name"`
-	Query         string                   `json:"query"`
-	Labels        labels.Labels            `json:"labels"`
-	Errors        *BacktestedErrors        `json:"errors,omitempty"`
-	Type          string                   `json:"type"`          // alerting or recording
-	For           *float64                 `json:"for,omitempty"` // seconds
-	KeepFiringFor *float64                 `json:"keepFiringFor,omitempty"`
-	Alerts        []BacktestedAlert        `json:"alerts,omitzero"`
-	Notifications []BacktestedNotification `json:"notifications,omitzero"`
-	Truncated     *bool                    `json:"truncated,omitempty"`
-	Counts        map[string]int           `json:"counts"`
-}
-
-// BacktestedErrors are the evaluations of a rule that have failed.
-type BacktestedErrors struct {
-	Count   int      `json:"count"`
-	FirstAt UnixTime `json:"firstAt"`
-	First   string   `json:"first"`
-}
-
-// BacktestedAlert is an alert with the times in which it was pending or firing.
-type BacktestedAlert struct {
-	Labels    labels.Labels        `json:"labels"`
-	Intervals []BacktestedInterval `json:"intervals"`
-}
-
-// BacktestedInterval is such a time.
-type BacktestedInterval struct {
-	State string   `json:"state"`
-	Start UnixTime `json:"start"`
-	End   UnixTime `json:"end"`
-	Value string   `json:"value"`
-	Open  bool     `json:"open,omitempty"`
-}
-
-// BacktestedNotification is what Alertmanagers would have received, in whose format StartsAt and EndsAt are.
-type BacktestedNotification struct {
-	At          UnixTime      `json:"at"`
-	Labels      labels.Labels `json:"labels"`
-	Annotations labels.Labels `json:"annotations"`
-	StartsAt    time.Time     `json:"startsAt"`
-	EndsAt      time.Time     `json:"endsAt"`
-	Resolved    bool          `json:"resolved"`
-	Resends     int           `json:"resends"`
-}
-
 // backtest appends the result of a backtest, a rule at a time.
 func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 	s.raw(`{"start":`)
@@ -282,52 +222,37 @@ func (s *stream) backtest(res *backtest.Result, opts backtest.Options) {
 	s.raw(`}`)
 }
 
-// backtestedRule appends a BacktestedRule. There may be so many intervals that reflection would take longer than the
-// evaluations.
+// backtestedRule appends the result of a rule. There may be so many intervals that reflection would take longer than
+// the evaluations.
 func (s *stream) backtestedRule(r *backtest.Rule) {
-	set := func(key string, of labels.Labels) {
-		s.raw(key)
-		i := 0
-		of.Range(func(l labels.Label) {
-			s.comma(i)
-			s.field("", l.Name)
-			s.field(":", l.Value)
-			i++
-		})
-		s.raw(`}`)
-	}
+	set := func(key string, of labels.Labels) { s.raw(key); s.labels(of) }
+	unix := func(key string, t time.Time) { s.raw(key); s.timestamp(t.UnixMilli()) }
+	value := func(key string, of any) { s.raw(key); s.value(of) }
 	s.field(`{"name":`, r.Rule.Name())
 	s.field(`,"query":`, r.Rule.Query().String())
-	set(`,"labels":{`, r.Rule.Labels())
+	set(`,"labels":`, r.Rule.Labels())
 	if r.Errors > 0 {
-		s.raw(`,"errors":{"count":`)
-		s.integer(int64(r.Errors))
-		s.raw(`,"firstAt":`)
-		s.timestamp(r.ErrorAt.UnixMilli())
+		value(`,"errors":{"count":`, r.Errors)
+		unix(`,"firstAt":`, r.ErrorAt)
 		s.field(`,"first":`, r.Error.Error())
 		s.raw(`}`)
 	}
 	alerting, ok := r.Rule.(*promrules.AlertingRule)
 	if !ok {
-		s.raw(`,"type":"recording","counts":`)
-		s.value(map[string]int{"samples": r.Counts.Samples})
+		value(`,"type":"recording","counts":`, map[string]int{"samples": r.Counts.Samples})
 		s.raw(`}`)
 		return
 	}
-	s.raw(`,"type":"alerting","for":`)
-	s.number(alerting.HoldDuration().Seconds())
-	s.raw(`,"keepFiringFor":`)
-	s.number(alerting.KeepFiringFor().Seconds())
+	value(`,"type":"alerting","for":`, alerting.HoldDuration().Seconds())
+	value(`,"keepFiringFor":`, alerting.KeepFiringFor().Seconds())
 	s.raw(`,"alerts":`)
 	each(s, r.Alerts, func(a **backtest.Alert) {
-		set(`{"labels":{`, (*a).Labels)
+		set(`{"labels":`, (*a).Labels)
 		s.raw(`,"intervals":`)
 		each(s, (*a).Intervals, func(v *backtest.Interval) {
 			s.field(`{"state":`, v.State.String())
-			s.raw(`,"start":`)
-			s.timestamp(v.Start.UnixMilli())
-			s.raw(`,"end":`)
-			s.timestamp(v.End.UnixMilli())
+			unix(`,"start":`, v.Start)
+			unix(`,"end":`, v.End)
 			s.raw(`,"value":`)
 			s.quoted(v.Value)
 			if v.Open {
@@ -339,10 +264,9 @@ func (s *stream) backtestedRule(r *backtest.Rule) {
 	})
 	s.raw(`,"notifications":`)
 	each(s, r.Notifications, func(n *backtest.Notification) {
-		s.raw(`{"at":`)
-		s.timestamp(n.At.UnixMilli())
-		set(`,"labels":{`, n.Labels)
-		set(`,"annotations":{`, n.Annotations)
+		unix(`{"at":`, n.At)
+		set(`,"labels":`, n.Labels)
+		set(`,"annotations":`, n.Annotations)
 		s.raw(`,"startsAt":`)
 		s.rfc3339(n.StartsAt)
 		s.raw(`,"endsAt":`)
@@ -353,10 +277,8 @@ func (s *stream) backtestedRule(r *backtest.Rule) {
 		s.integer(int64(n.Resends))
 		s.raw(`}`)
 	})
-	s.raw(`,"truncated":`)
-	s.boolean(r.Truncated)
-	s.raw(`,"counts":`)
-	s.value(map[string]int{"alerts": r.Counts.Alerts, "firings": r.Counts.Firings,
+	value(`,"truncated":`, r.Truncated)
+	value(`,"counts":`, map[string]int{"alerts": r.Counts.Alerts, "firings": r.Counts.Firings,
 		"notifications": r.Counts.Notifications, "resends": r.Counts.Resends})
 	s.raw(`}`)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // memSeries is a series of Prometheus' head. The head's readers look it up by its reference, twice in a read, and
@@ -87,94 +89,75 @@ func viewOf(r tsdb.ChunkReader) unsafe.Pointer {
 // at returns a field of an object of the head.
 func at[T any](object unsafe.Pointer, offset uintptr) T { return *(*T)(unsafe.Add(object, offset)) }
 
-// openChunk is a copy of the chunk to which the head appends.
+// openChunk is a copy of the chunk to which the head appends, and what else is read with the lock of its series.
 type openChunk struct {
-	metric       labels.Labels // of the series; shared immutable
+	metric       labels.Labels     // of the series; shared immutable
+	removed      bool              // from the head, as its tombstones are
+	encoding     chunkenc.Encoding // 0: all chunks are mapped
 	minMS, maxMS int64
-	beforeMS     int64 // end of the last mapped chunk
+	samples      int
+	hidden       int   // of the last samples of the series: those that the view does not contain
+	beforeMS     int64 // end of the chunk before it
 	data         []byte
+	places       []chunks.ChunkDiskMapperRef // of the first of metas, as far as they are mapped
 }
 
-// read copies the chunk to which the head appends. It returns false if there is no such XOR chunk, if a view does not
-// contain all its samples, if the chunk before it is not mapped, or if the series was removed, as its tombstones are.
-func (s *memSeries) read(view unsafe.Pointer, c *openChunk) bool {
+func (c *openChunk) chunk() series.Chunk {
+	return series.Chunk{MinMS: c.minMS, MaxMS: c.maxMS, Encoding: c.encoding, Data: c.data}
+}
+
+// read reads the chunk to which the head appends, and the places of the series' chunks, which are metas.
+func (s *memSeries) read(view unsafe.Pointer, metas []chunks.Meta, c *openChunk) {
 	series := unsafe.Pointer(s)
 	lock := (*sync.Mutex)(unsafe.Add(series, fields.lock))
 	lock.Lock()
 	defer lock.Unlock()
-	open := at[unsafe.Pointer](series, fields.open)
-	if open == nil || at[unsafe.Pointer](open, fields.prev) != nil || at[uint32](series, fields.state)>>31 != 0 ||
-		!contains(view, series) {
-		return false
-	}
-	chunk, ok := at[chunkenc.Chunk](open, fields.chunk).(*chunkenc.XORChunk)
-	if !ok {
-		return false
-	}
-	*c = openChunk{at[labels.Labels](series, fields.lset), at[int64](open, fields.minMS), at[int64](open, fields.maxMS),
-		math.MinInt64, append(c.data[:0], chunk.Bytes()...)}
-	if mapped := at[[]unsafe.Pointer](series, fields.mapped); len(mapped) > 0 {
-		c.beforeMS = at[int64](mapped[len(mapped)-1], fields.mappedMax)
-	}
-	return true
-}
-
-// locked stands for a chunk of the head until the head calls NumSamples. The head calls it with the lock of the series,
-// when it makes an iterator. So NumSamples can read what appends change, without the clone that the head makes.
-type locked struct {
-	chunkenc.Chunk
-	series *memSeries
-	metas  []chunks.Meta
-
-	places []chunks.ChunkDiskMapperRef // of the first of metas, as far as they are mapped
-	newest bool                        // the head appends to the chunk
-	open   openChunk                   // the end and the data of the newest chunk
-}
-
-// wrap makes l stand for a chunk that the head has returned, and that has the chunk itself and its series as its first
-// fields. metas are those of the series.
-func (l *locked) wrap(chunk chunkenc.Chunk, metas []chunks.Meta) {
-	of := reflect.ValueOf(chunk).Elem()
-	l.Chunk, l.series, l.metas = of.Field(0).Interface().(chunkenc.Chunk), (*memSeries)(of.Field(1).UnsafePointer()), metas
-	l.places, l.newest = l.places[:0], false
-	of.Field(0).Set(reflect.ValueOf(l))
-}
-
-// NumSamples implements chunkenc.Chunk.
-func (l *locked) NumSamples() int {
-	series := unsafe.Pointer(l.series)
-	for _, c := range at[[]unsafe.Pointer](series, fields.mapped) {
-		if n := len(l.places); n < len(l.metas) && at[int64](c, fields.mappedMin) == l.metas[n].MinTime &&
-			at[int64](c, fields.mappedMax) == l.metas[n].MaxTime {
-			l.places = append(l.places, at[chunks.ChunkDiskMapperRef](c, fields.ref))
+	*c = openChunk{metric: at[labels.Labels](series, fields.lset), removed: at[uint32](series, fields.state)>>31 != 0,
+		hidden: hidden(view, series), beforeMS: math.MinInt64, data: c.data[:0], places: c.places[:0]}
+	for _, m := range at[[]unsafe.Pointer](series, fields.mapped) {
+		c.beforeMS = at[int64](m, fields.mappedMax)
+		if n := len(c.places); n < len(metas) && at[int64](m, fields.mappedMin) == metas[n].MinTime &&
+			c.beforeMS == metas[n].MaxTime {
+			c.places = append(c.places, at[chunks.ChunkDiskMapperRef](m, fields.ref))
 		}
 	}
-	newest := at[unsafe.Pointer](series, fields.open) // nil: all chunks are mapped
-	if newest != nil && at[chunkenc.Chunk](newest, fields.chunk) == l.Chunk {
-		l.newest, l.open.maxMS, l.open.data = true, at[int64](newest, fields.maxMS), append(l.open.data[:0], l.Bytes()...)
+	open := at[unsafe.Pointer](series, fields.open)
+	if open == nil {
+		return
 	}
-	return l.Chunk.NumSamples()
+	if prev := at[unsafe.Pointer](open, fields.prev); prev != nil {
+		c.beforeMS = at[int64](prev, fields.maxMS)
+	}
+	chunk := at[chunkenc.Chunk](open, fields.chunk)
+	c.encoding, c.minMS, c.maxMS = chunk.Encoding(), at[int64](open, fields.minMS), at[int64](open, fields.maxMS)
+	c.samples, c.data = chunk.NumSamples(), append(c.data, chunk.Bytes()...)
 }
 
-// contains reports whether a view contains the last appends to a series, and so all. Mostly no append has begun since
-// the view was opened.
-func contains(view, series unsafe.Pointer) bool {
+// seriesOf returns the series of a chunk that the head has returned, which has the series as its second field.
+func seriesOf(chunk chunkenc.Chunk) *memSeries {
+	return (*memSeries)(reflect.ValueOf(chunk).Elem().Field(1).UnsafePointer())
+}
+
+// hidden returns how many of the last samples of a series a view does not contain. Mostly no append has begun since the
+// view was opened.
+func hidden(view, series unsafe.Pointer) int {
 	last, incomplete := at[uint64](view, fields.last), at[map[uint64]struct{}](view, fields.incomplete)
 	if len(incomplete) == 0 && lastAppend(at[unsafe.Pointer](view, fields.appends)) == last {
-		return true
+		return 0
 	}
 	txs := at[unsafe.Pointer](series, fields.txs)
-	if txs == nil { // nothing is hidden
-		return true
+	if txs == nil {
+		return 0
 	}
 	ids, first := at[[]uint64](txs, fields.ids), int(at[uint32](txs, fields.first))
-	for i := range int(at[uint32](txs, fields.count)) {
+	count := int(at[uint32](txs, fields.count))
+	for i := range count {
 		id := ids[(first+i)%len(ids)]
-		if _, hidden := incomplete[id]; hidden || id > last {
-			return false
+		if _, open := incomplete[id]; open || id > last {
+			return count - i
 		}
 	}
-	return true
+	return 0
 }
 
 func lastAppend(appends unsafe.Pointer) uint64 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -32,9 +31,8 @@ type headSet struct {
 	builder labels.ScratchBuilder
 	metas   []chunks.Meta
 	cuts
-	iter    chunkenc.Iterator
-	locked  locked
-	touched byte // without a meaning
+	open    openChunk // of the current series
+	touched byte      // without a meaning
 	err     error
 }
 
@@ -108,15 +106,13 @@ func (s *headSet) read(i int) (ok bool, err error) {
 	case s.opts.LabelsOnly:
 		return true, nil
 	case known:
-		open := &s.locked.open
-		return true, s.add(series.Chunk{MinMS: open.minMS, MaxMS: open.maxMS, Encoding: chunkenc.EncXOR, Data: open.data},
-			true, nil)
+		return true, s.add(s.open.chunk(), true, nil)
 	}
 	return true, s.readChunks()
 }
 
 // readKnown reads series i of the order, if it was read before and only the chunk to which the head appends is in the
-// range. It reads the labels and locked.open.
+// range. It reads the labels and the open chunk.
 func (s *headSet) readKnown(i int) bool {
 	h, known := s.head, s.order.known
 	if !s.opts.Uncut || s.opts.LabelsOnly {
@@ -125,8 +121,12 @@ func (s *headSet) readKnown(i int) bool {
 	if i%touchSeries == 0 {
 		s.touched += touch(known[i:min(i+touchSeries, len(known))])
 	}
-	from, open := known[i].Load(), &s.locked.open
-	if from == nil || !from.read(h.view, open) || open.beforeMS >= h.mint || open.minMS > h.maxt || open.maxMS < h.mint {
+	from, open := known[i].Load(), &s.open
+	if from == nil {
+		return false
+	}
+	if from.read(h.view, nil, open); open.removed || open.encoding == chunkenc.EncNone || open.hidden > 0 ||
+		open.beforeMS >= h.mint || open.minMS > h.maxt || open.maxMS < h.mint {
 		return false
 	}
 	s.builder.Assign(open.metric)
@@ -152,39 +152,55 @@ func (s *headSet) ahead() []byte {
 // readChunks reads the chunks of the current series. In a series all visible samples precede the hidden samples, so the
 // search for hidden ones begins at the last chunk, and ends at the first that has a visible sample.
 func (s *headSet) readChunks() error {
-	n, last := len(s.metas), series.Chunk{}
-	var partial chunkenc.Iterator // over the visible samples of the last chunk, if it has hidden ones
-	for types := &s.head.store.iterators; n > 0; n-- {
-		c, it, err := s.readLast(s.metas[n-1])
+	open, n := &s.open, len(s.metas)
+	last, err := s.head.chunk(s.metas[n-1])
+	if err != nil {
+		return err
+	}
+	from := seriesOf(last)
+	if s.opts.Uncut {
+		s.order.known[s.at].Store(from)
+	}
+	from.read(s.head.view, s.metas, open)
+	newest := open.encoding != chunkenc.EncNone && open.minMS == s.metas[n-1].MinTime // last is the open chunk
+
+	var visible chunkenc.Iterator // of chunk n-1, if it may have hidden samples
+	for hides := open.hidden > open.samples || open.hidden > 0 && newest; hides && visible == nil && n > 0; {
+		chunk, err := s.head.chunk(s.metas[n-1])
 		if err != nil {
-			return fmt.Errorf("chunk %d: %w", s.metas[n-1].Ref, err)
+			return err
 		}
-		last = c
-		if of := reflect.TypeOf(it); of == types.all[c.Encoding] {
-			s.iter = it
-			break
-		} else if of != types.none {
-			partial = it
-			break
+		if chunk.Iterator(nil).Next() == chunkenc.ValNone {
+			n--
+		} else {
+			visible = chunk.Iterator(nil)
 		}
 	}
 	for i, meta := range s.metas[:n] {
-		c, ok := last, i == n-1
-		if !ok && i < len(s.locked.places) {
-			c, ok = s.head.mapped(s.locked.places[i], s.order.refs[s.at], meta)
+		isLast := i == len(s.metas)-1
+		c, ok := open.chunk(), isLast && newest
+		if !isLast && i < len(open.places) {
+			c, ok = s.head.mapped(open.places[i], s.order.refs[s.at], meta)
 		}
 		if !ok {
-			chunk, err := s.head.chunk(meta)
-			if err != nil {
-				return fmt.Errorf("chunk %d: %w", meta.Ref, err)
+			chunk := last
+			if !isLast {
+				if chunk, err = s.head.chunk(meta); err != nil {
+					return err
+				}
 			}
 			c = series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunk.Encoding(), Data: chunk.Bytes()}
+			if c.MaxMS == math.MaxInt64 { // the head has begun another chunk since metas were read
+				for all := chunk.Iterator(nil); all.Next() != chunkenc.ValNone; {
+					c.MaxMS = all.AtT()
+				}
+			}
 		}
-		visible := partial
+		of := visible
 		if i < n-1 {
-			visible = nil
+			of = nil
 		}
-		if err := s.add(c, meta.MaxTime == math.MaxInt64, visible); err != nil {
+		if err := s.add(c, meta.MaxTime == math.MaxInt64, of); err != nil {
 			return fmt.Errorf("chunk %d: %w", meta.Ref, err)
 		}
 	}
@@ -213,33 +229,10 @@ func (h *rawHead) chunk(meta chunks.Meta) (chunkenc.Chunk, error) {
 	if err == nil && (chunk == nil || iterable != nil) {
 		err = errors.New("samples in order are not in one chunk")
 	}
-	return chunk, err
-}
-
-// readLast reads a chunk to which the head may append, and finds the places of the mapped chunks. The iterator has the
-// visible samples: its type shows whether they are all, see iteratorTypes.
-func (s *headSet) readLast(meta chunks.Meta) (c series.Chunk, it chunkenc.Iterator, err error) {
-	chunk, err := s.head.chunk(meta)
 	if err != nil {
-		return c, nil, err
+		err = fmt.Errorf("chunk %d: %w", meta.Ref, err)
 	}
-	s.locked.wrap(chunk, s.metas)
-	if s.opts.Uncut {
-		s.order.known[s.at].Store(s.locked.series)
-	}
-	it = chunk.Iterator(s.iter)
-	c = series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunk.Encoding()}
-	if s.locked.newest {
-		c.MaxMS, c.Data = s.locked.open.maxMS, s.locked.open.data
-		return c, it, nil
-	}
-	c.Data = chunk.Bytes()
-	if c.MaxMS == math.MaxInt64 { // the head has begun another chunk since metas were read
-		for all := chunk.Iterator(nil); all.Next() != chunkenc.ValNone; {
-			c.MaxMS = all.AtT()
-		}
-	}
-	return c, it, nil
+	return chunk, err
 }
 
 // overlapping collects the intervals that overlap a chunk, and reports whether there are any.

@@ -262,7 +262,6 @@ type Store struct {
 	sides     sideFiles  // summaries of the chunks of blocks
 	mappings  mappings   // of blocks that are read through RawQuerier
 	orders    headOrders // of selections of the head through RawQuerier
-	iterators iteratorTypes
 }
 
 var (
@@ -279,8 +278,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats(),
-		iterators: newIteratorTypes()}
+	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats()}
 	head := func() *tsdb.Head {
 		if db := s.db.Load(); db != nil {
 			return db.Head()

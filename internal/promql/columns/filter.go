@@ -11,10 +11,11 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// filter compares the samples of an instant selector with one number, the right operand of op.
+// filter compares the samples of an instant selector with one number, the right operand of op, or with swap the left.
 type filter struct {
 	op     parser.ItemType
 	than   float64
+	swap   bool
 	leadMS int64 // the first values of a run that are needed; 0: all values are
 }
 
@@ -28,41 +29,21 @@ func (v *vectorScalarNode) filterOf(scalar []float64) *filter {
 			return nil
 		}
 	}
-	f := &filter{v.op, scalar[0], v.leadMS}
-	if v.swap {
-		switch v.op {
-		case parser.GTR:
-			f.op = parser.LSS
-		case parser.LSS:
-			f.op = parser.GTR
-		case parser.GTE:
-			f.op = parser.LTE
-		case parser.LTE:
-			f.op = parser.GTE
-		}
-	}
-	return f
+	return &filter{v.op, scalar[0], v.swap, v.leadMS}
 }
 
-func (f *filter) keeps(value float64) bool { return compare(f.op, value, f.than) }
-
-// keepsAll reports whether the filter keeps every sample of a chunk.
-func (f *filter) keepsAll(s *series.Summary) bool {
-	switch f.op {
-	case parser.EQLC:
-		return s.Min == f.than && s.Max == f.than
-	case parser.NEQ:
-		return s.Max < f.than || s.Min > f.than
-	case parser.GTR, parser.GTE:
-		return f.keeps(s.Min)
-	default:
-		return f.keeps(s.Max)
+func (f *filter) keeps(value float64) bool {
+	if f.swap {
+		return compare(f.op, f.than, value)
 	}
+	return compare(f.op, value, f.than)
 }
 
-// inverse has the comparisons that keep what others do not.
-var inverse = map[parser.ItemType]parser.ItemType{parser.EQLC: parser.NEQ, parser.NEQ: parser.EQLC,
-	parser.GTR: parser.LTE, parser.LTE: parser.GTR, parser.LSS: parser.GTE, parser.GTE: parser.LSS}
+// same reports whether the filter keeps every sample of a chunk, or none, and which.
+func (f *filter) same(s *series.Summary) (kept, ok bool) {
+	kept = f.keeps(s.Min)
+	return kept, kept == f.keeps(s.Max) && (f.than <= s.Min || f.than >= s.Max)
+}
 
 // filteredNode is a selector whose rows also say at which steps a filter keeps the value.
 type filteredNode struct {
@@ -89,14 +70,17 @@ func (f *filter) coverOf(ev *evaluation, s *selector) *cover {
 
 // filterSummaries returns which chunks may be summaries.
 func (c *cover) filterSummaries() *series.Summaries {
-	none := filter{op: inverse[c.filter.op], than: c.filter.than}
 	opts := &series.Summaries{LeadMS: c.filter.leadMS, Windows: series.Windows{Ends: series.Anywhere,
 		RangeMS: c.RangeMS, MinMS: c.MinMS, MaxMS: c.Ends.LastMS}}
 	if opts.LeadMS > 0 {
-		opts.Keeps = c.filter.keepsAll
+		opts.Keeps = func(s *series.Summary) bool {
+			kept, ok := c.filter.same(s)
+			return kept && ok
+		}
 	}
 	opts.Fits = func(s *series.Summary) bool {
-		return s.GapMS() <= c.RangeMS && (none.keepsAll(s) || opts.Keeps != nil && opts.Keeps(s))
+		kept, ok := c.filter.same(s)
+		return ok && s.GapMS() <= c.RangeMS && (!kept || opts.Keeps != nil)
 	}
 	return opts
 }
@@ -147,11 +131,3 @@ var UnreadValue = math.Float64frombits(unreadBits)
 
 // Unread reports whether a value is one that was not read, or a sample with the same bits.
 func Unread(v float64) bool { return math.Float64bits(v) == unreadBits }
-
-// leadMS returns filter.leadMS for the root of a query: a run begins at most one step after its first sample.
-func leadMS(ctx context.Context, step time.Duration) int64 {
-	if lead, ok := LeadOf(ctx); ok {
-		return (lead + step).Milliseconds()
-	}
-	return 0
-}

@@ -250,7 +250,9 @@ func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotat
 	stmt := *q.stmt
 	stmt.Expr = q.hook.expr
 	if v, ok := q.root.(*vectorScalarNode); ok {
-		v.leadMS = leadMS(ctx, stmt.Interval)
+		if lead, ok := LeadOf(ctx); ok { // a run begins at most one step after its first sample
+			v.leadMS = (lead + stmt.Interval).Milliseconds()
+		}
 	}
 	mint, maxt := promql.FindMinMaxTime(&stmt)
 	raw, err := openRaw(ctx, q.hook.from, mint, maxt)

@@ -86,8 +86,16 @@ func viewOf(r tsdb.ChunkReader) unsafe.Pointer {
 	return reflect.ValueOf(r).Elem().FieldByName("isoState").UnsafePointer()
 }
 
+// object returns the address of an object of the head.
+//
+//lint:ignore gosec the names and types of all fields that are read were compared
+func object[T any](p *T) unsafe.Pointer { return unsafe.Pointer(p) }
+
+// in returns the address of a field of an object of the head.
+func in[T any](of unsafe.Pointer, offset uintptr) *T { return (*T)(unsafe.Add(of, offset)) }
+
 // at returns a field of an object of the head.
-func at[T any](object unsafe.Pointer, offset uintptr) T { return *(*T)(unsafe.Add(object, offset)) }
+func at[T any](of unsafe.Pointer, offset uintptr) T { return *in[T](of, offset) }
 
 // openChunk is a copy of the chunk to which the head appends, and what else is read with the lock of its series.
 type openChunk struct {
@@ -108,8 +116,8 @@ func (c *openChunk) chunk() series.Chunk {
 
 // read reads the chunk to which the head appends, and the places of the series' chunks, which are metas.
 func (s *memSeries) read(view unsafe.Pointer, metas []chunks.Meta, c *openChunk) {
-	series := unsafe.Pointer(s)
-	lock := (*sync.Mutex)(unsafe.Add(series, fields.lock))
+	series := object(s)
+	lock := in[sync.Mutex](series, fields.lock)
 	lock.Lock()
 	defer lock.Unlock()
 	*c = openChunk{metric: at[labels.Labels](series, fields.lset), removed: at[uint32](series, fields.state)>>31 != 0,
@@ -161,7 +169,7 @@ func hidden(view, series unsafe.Pointer) int {
 }
 
 func lastAppend(appends unsafe.Pointer) uint64 {
-	lock := (*sync.RWMutex)(unsafe.Add(appends, fields.appendsLock))
+	lock := in[sync.RWMutex](appends, fields.appendsLock)
 	lock.RLock()
 	defer lock.RUnlock()
 	return at[uint64](at[unsafe.Pointer](appends, fields.newest), fields.id)
@@ -177,7 +185,7 @@ const touchSeries = 32
 func touch(known []atomic.Pointer[memSeries]) (sum byte) {
 	var series, next [touchSeries]unsafe.Pointer
 	for i := range known {
-		if series[i] = unsafe.Pointer(known[i].Load()); series[i] != nil {
+		if series[i] = object(known[i].Load()); series[i] != nil {
 			sum += *(*byte)(series[i])
 			next[i] = at[unsafe.Pointer](series[i], fields.open)
 		}
@@ -185,7 +193,7 @@ func touch(known []atomic.Pointer[memSeries]) (sum byte) {
 	for i, open := range next {
 		if next[i] = nil; open != nil {
 			if chunk, ok := at[chunkenc.Chunk](open, fields.chunk).(*chunkenc.XORChunk); ok {
-				next[i] = unsafe.Pointer(chunk)
+				next[i] = object(chunk)
 			}
 			if at[labels.Labels](series[i], fields.lset).Has("\x00") {
 				sum++

@@ -536,31 +536,33 @@ func TestRawHead_FindsSeriesEvictedMeanwhile(t *testing.T) {
 	}
 }
 
-// A series that is evicted while a selection reads it in place stays in the selection, and then leaves the memory.
-func TestHead_OpenChunkOfASeriesThatIsEvicted(t *testing.T) {
-	s := openWorld(t, t.TempDir(), 0)
+// staleWorld returns a store with 40 known series, of which 20 are stale, and what a repeated selection has of all.
+func staleWorld(t *testing.T) (s *Store, read func() []copied) {
+	t.Helper()
+	s = openWorld(t, t.TempDir(), 0)
 	lsets := numbered(40)
 	for i := range int64(10) {
 		appendAll(t, s, lsets, startMS+i*1000, float64(i))
 	}
 	appendAll(t, s, lsets[20:], startMS+10_000, math.Float64frombits(value.StaleNaN))
-	view := func() (series.Querier, series.Set) {
-		raw, err := s.RawQuerier(t.Context(), startMS, startMS+hourMS)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return raw, raw.Select(t.Context(), series.SelectOptions{Uncut: true}, everything)
+	read = func() []copied {
+		all, _ := rawReads(t, s, startMS, startMS+hourMS, series.SelectOptions{Uncut: true})
+		return all
 	}
-	raw, set := view()
-	want := rest(t, set)
-	if err := raw.Close(); err != nil {
-		t.Error(err)
+	if n := len(read()); n != len(lsets) {
+		t.Fatalf("%d series", n)
 	}
-	known := weak.Make(s.orders.uses.Front().Value.(*headOrder).known[30].Load())
-	if known.Value() == nil {
-		t.Fatal("no series is known")
+	return s, read
+}
+
+// evictDuring evicts the stale series while a repeated selection has read one series, and checks the rest of it.
+func evictDuring(t *testing.T, s *Store, want []copied) {
+	t.Helper()
+	raw, err := s.RawQuerier(t.Context(), startMS, startMS+hourMS)
+	if err != nil {
+		t.Fatal(err)
 	}
-	raw, set = view()
+	set := raw.Select(t.Context(), series.SelectOptions{Uncut: true}, everything)
 	set.Next()
 	if err := s.db.Load().CompactStaleHead(); err != nil {
 		t.Fatal(err)
@@ -571,7 +573,16 @@ func TestHead_OpenChunkOfASeriesThatIsEvicted(t *testing.T) {
 	if err := raw.Close(); err != nil {
 		t.Error(err)
 	}
-	raw, set = nil, nil
+}
+
+// A series that is evicted while a selection reads it in place stays in the selection, and then leaves the memory.
+func TestHead_OpenChunkOfASeriesThatIsEvicted(t *testing.T) {
+	s, read := staleWorld(t)
+	known := weak.Make(s.orders.uses.Front().Value.(*headOrder).known[30].Load())
+	if known.Value() == nil {
+		t.Fatal("no series is known")
+	}
+	evictDuring(t, s, read())
 	for range 100 {
 		if runtime.GC(); known.Value() == nil {
 			return
@@ -583,35 +594,11 @@ func TestHead_OpenChunkOfASeriesThatIsEvicted(t *testing.T) {
 
 // What was deleted from a series stays deleted after the series is evicted, with which its tombstones go.
 func TestHead_DeletedSamplesOfASeriesThatIsEvicted(t *testing.T) {
-	s := openWorld(t, t.TempDir(), 0)
-	lsets := numbered(40)
-	for i := range int64(10) {
-		appendAll(t, s, lsets, startMS+i*1000, float64(i))
-	}
-	appendAll(t, s, lsets[20:], startMS+10_000, math.Float64frombits(value.StaleNaN))
-	opts := series.SelectOptions{Uncut: true}
-	if all, _ := rawReads(t, s, startMS, startMS+hourMS, opts); len(all) != len(lsets) { // all are known now
-		t.Fatalf("%d series", len(all))
-	}
+	s, read := staleWorld(t)
 	if err := s.db.Load().Delete(t.Context(), startMS+2000, startMS+4000, everything); err != nil {
 		t.Fatal(err)
 	}
-	want, _ := rawReads(t, s, startMS, startMS+hourMS, opts)
-	raw, err := s.RawQuerier(t.Context(), startMS, startMS+hourMS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := raw.Select(t.Context(), opts, everything)
-	set.Next()
-	if err := s.db.Load().CompactStaleHead(); err != nil {
-		t.Fatal(err)
-	}
-	if got := samplesOf(t, rest(t, set)); !slices.Equal(got, samplesOf(t, want[1:])) {
-		t.Errorf("%d samples, want %d", len(got), len(samplesOf(t, want[1:])))
-	}
-	if err := raw.Close(); err != nil {
-		t.Error(err)
-	}
+	evictDuring(t, s, read())
 }
 
 // TestRawHead_GoesOnWithTheSameAppends truncates the head under a selection after a commit that the view does not have,

@@ -26,14 +26,15 @@ type memSeries struct{ _ byte }
 
 // fields are the offsets of the fields. A process with a head that has other fields does not start.
 var fields = func() (f struct {
-	lock, lset, mapped, open, txs uintptr // of a series
-	state                         uintptr // its highest bit: it was removed from the head
-	ref, mappedMin, mappedMax     uintptr // of a mapped chunk
-	chunk, minMS, maxMS, prev     uintptr // of a chunk in memory
-	stream                        uintptr // of an XOR chunk; its first word points to the bytes
-	ids, first, count             uintptr // of the IDs of the last appends to a series
-	last, incomplete, appends     uintptr // of what a view contains
-	appendsLock, newest, id       uintptr // of the appends to the head
+	series, view                  reflect.Type // pointers to a series, and to what a view contains
+	lock, lset, mapped, open, txs uintptr      // of a series
+	state                         uintptr      // its highest bit: it was removed from the head
+	ref, mappedMin, mappedMax     uintptr      // of a mapped chunk
+	chunk, minMS, maxMS, prev     uintptr      // of a chunk in memory
+	stream                        uintptr      // of an XOR chunk; its first word points to the bytes
+	ids, first, count             uintptr      // of the IDs of the last appends to a series
+	last, incomplete, appends     uintptr      // of what a view contains
+	appendsLock, newest, id       uintptr      // of the appends to the head
 }) {
 	field := func(of reflect.Type, name, is string, at *uintptr) reflect.Type {
 		found, ok := of.FieldByName(name)
@@ -78,12 +79,13 @@ var fields = func() (f struct {
 	var stream uintptr
 	field(field(reflect.TypeFor[chunkenc.XORChunk](), "b", "chunkenc.bstream", &f.stream), "stream", "[]uint8", &stream)
 	f.stream += stream
+	f.series, f.view = reflect.PointerTo(series), reflect.PointerTo(view)
 	return f
 }()
 
 // viewOf returns what a reader of the head contains.
 func viewOf(r tsdb.ChunkReader) unsafe.Pointer {
-	return reflect.ValueOf(r).Elem().FieldByName("isoState").UnsafePointer()
+	return pointer(reflect.ValueOf(r).Elem().FieldByName("isoState"), fields.view)
 }
 
 // object returns the address of an object of the head.
@@ -143,7 +145,14 @@ func (s *memSeries) read(view unsafe.Pointer, metas []chunks.Meta, c *openChunk)
 
 // seriesOf returns the series of a chunk that the head has returned, which has the series as its second field.
 func seriesOf(chunk chunkenc.Chunk) *memSeries {
-	return (*memSeries)(reflect.ValueOf(chunk).Elem().Field(1).UnsafePointer())
+	return (*memSeries)(pointer(reflect.ValueOf(chunk).Elem().Field(1), fields.series))
+}
+
+func pointer(field reflect.Value, is reflect.Type) unsafe.Pointer {
+	if field.Type() != is {
+		panic(fmt.Sprintf("what Prometheus' head returns has a %s, not a %s", field.Type(), is))
+	}
+	return field.UnsafePointer()
 }
 
 // hidden returns how many of the last samples of a series a view does not contain. Mostly no append has begun since the

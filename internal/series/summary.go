@@ -31,14 +31,31 @@ type Summaries struct {
 	// Keeps: of chunks with such summaries, only those are Summarized that Edges leaves; nil: there are none.
 	Keeps  func(*Summary) bool
 	LeadMS int64
+	// Lasts: the last two samples of each window must not be Summarized. Edges reads them.
+	Lasts bool
 }
+
+// HasEdges reports whether the querier must call Edges for each series.
+func (s *Summaries) HasEdges() bool { return s.Keeps != nil || s.Lasts }
 
 // Joined reports whether a summary may be of several chunks, or of a part of one.
 func (s *Summaries) Joined() bool { return s.Fits == nil && !s.Apart }
 
 // Edges reads the chunks at both ends of each run of a series: Kept chunks at most RangeMS apart. The first end has the
-// samples of LeadMS, and those until RangeMS after MinMS; the last end has those of LeadMS and RangeMS, and after MaxMS.
+// samples of LeadMS, and those until RangeMS after MinMS; the last end has those of LeadMS and RangeMS, and after
+// MaxMS. With Lasts it reads instead the chunks before an end of a window, and before a chunk that may have stale
+// markers only.
 func (s *Summaries) Edges(chunks []Chunk, read func(i int) (Chunk, error)) (err error) {
+	for i := 0; i < len(chunks) && s.Lasts; i++ {
+		end, more := s.Ends.NotBefore(chunks[i].MaxMS), i+1 < len(chunks)
+		if !IsSummarized(chunks[i]) || end > s.Ends.LastMS ||
+			more && end >= chunks[i+1].MinMS && IsSummarized(chunks[i+1]) {
+			continue
+		}
+		if chunks[i], err = read(i); err != nil {
+			return err
+		}
+	}
 	for i := 0; i < len(chunks); i++ {
 		end := i
 		for end < len(chunks) && chunks[end].Kept && (end == i || chunks[end].MinMS <= chunks[end-1].MaxMS+s.RangeMS) {

@@ -142,7 +142,7 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 		}
 	}
 	s.sums.Flush()
-	if o := s.opts.Summaries; o != nil && o.Keeps != nil {
+	if o := s.opts.Summaries; o != nil && o.HasEdges() {
 		err = o.Edges(s.chunks, func(i int) (series.Chunk, error) { return s.sums.Read(s.metas[i]) })
 	}
 	return err == nil, err

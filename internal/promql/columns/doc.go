@@ -23,9 +23,9 @@
 // If windows are long or far apart, a selection asks for summaries of chunks instead of their samples (summaries.go): of
 // chunks that each window covers whole or not at all, and of the parts of a chunk in which one window ends. rate,
 // increase, delta, changes, resets, instant selectors, and min, max, count, last, first, present, absent, ts_of_first
-// and ts_of_last_over_time use them. Other functions decode all chunks in their windows: the order in which sum, avg
-// and stddev add samples is part of the result, quantiles and regressions need all samples, and irate and idelta need
-// the last two, which no summary has. No function decodes a chunk that is in no window.
+// and ts_of_last_over_time use them, and of local blocks irate and idelta, which decode the last chunk of each window.
+// Other functions decode all chunks in their windows: the order in which sum, avg and stddev add samples is part of the
+// result, and quantiles and regressions need all samples. No function decodes a chunk that is in no window.
 //
 // Several goroutines compute a large selection (parallel.go, ordered.go). They read batches of series in turn,
 // then decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order

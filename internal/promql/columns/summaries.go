@@ -88,6 +88,7 @@ type use struct {
 	starts   bool // the start of a window counts, not only its end
 	rising   bool // a chunk with a value less than the one before is needed
 	extremes bool // the least and greatest values are needed, not the first and the last
+	lasts    bool // the last two samples of each window are needed
 }
 
 // ofLast is the use of consumers that need only the last sample of each window.
@@ -105,6 +106,7 @@ var uses = map[string]use{
 	"present_over_time": {whole: true, starts: true}, "absent_over_time": {whole: true, starts: true},
 	"ts_of_first_over_time": {whole: true, starts: true}, "ts_of_last_over_time": {whole: true, starts: true},
 	"changes": {whole: true, starts: true},
+	"irate":   {whole: true, starts: true, lasts: true}, "idelta": {whole: true, starts: true, lasts: true},
 }
 
 func (w *windowNode) use() use {
@@ -140,12 +142,17 @@ func (s *selector) cover(ev *evaluation, work perSeries) *cover {
 	if !gaps && !(work.use.whole && max(between, work.rangeMS-(steps-1)*between) >= least) {
 		return nil
 	}
+	if gaps && work.use.lasts {
+		work.use = use{} // what is in windows is the last samples
+	}
 	first := ev.start - work.offset
 	c := &cover{use: work.use, gaps: gaps, Windows: series.Windows{
 		Ends:    series.Steps{FirstMS: first, LastMS: first + (steps-1)*ev.interval, StepMS: ev.interval},
 		RangeMS: work.rangeMS, MinMS: s.hints.Start, MaxMS: s.hints.End, Whole: work.use.whole, Starts: work.use.starts}}
-	c.join()
-	c.Singles = c.Starts && !c.extremes
+	if !c.lasts {
+		c.join()
+		c.Singles = c.Starts && !c.extremes
+	}
 	return c
 }
 
@@ -168,6 +175,10 @@ func (c *cover) summaries() *series.Summaries {
 	}
 	if c.filter != nil {
 		return c.filterSummaries()
+	}
+	if c.lasts {
+		all := func(*series.Summary) bool { return true }
+		return &series.Summaries{Windows: c.Windows, Lasts: true, Fits: all}
 	}
 	return &series.Summaries{Windows: c.Windows, Rising: c.rising}
 }
@@ -231,6 +242,20 @@ func (d *decoded) add(chunk *series.Chunk, s *series.Summary, extremes bool) err
 	d.points = append(d.points, promql.FPoint{T: chunk.MaxMS, F: s.Last})
 	d.stretches = append(d.stretches, last)
 	return nil
+}
+
+// hasLasts reports whether no window ends with a summary.
+func (w *windows) hasLasts() bool {
+	stretches := w.stretches
+	for _, s := range w.spans {
+		for len(stretches) > 0 && int(stretches[0].at) < s.to-1 {
+			stretches = stretches[1:]
+		}
+		if len(stretches) > 0 && int(stretches[0].at) == s.to-1 {
+			return false
+		}
+	}
+	return true
 }
 
 // changesWindows computes changes().

@@ -194,7 +194,9 @@ func (w *windows) compute(it *item, of decoded) {
 	}
 	w.find(it, w.points)
 	w.warnings = nil
-	if w.fast != nil {
+	if len(w.stretches) > 0 && w.use().lasts && !w.hasLasts() {
+		it.err = errNeedSamples
+	} else if w.fast != nil {
 		it.err = w.fast(w, &it.row, w.points)
 	} else {
 		it.err = w.generic(&it.row, w.points)

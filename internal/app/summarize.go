@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ferula-io/ferula/internal/bucket"
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 )
@@ -32,11 +32,11 @@ func Summarize(ctx context.Context, opts SummarizeOptions, out io.Writer) (err e
 		return hint.Invalid("objstore.config", err)
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	dir, err := os.MkdirTemp("", "ferula-summarize-")
+	dir, remove, err := files.TempDir("", "ferula-summarize-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	store, err := gateway.Open(from, gateway.Options{Dir: dir, CacheBytes: 64 << 20, Logger: opts.Logger})
 	if err != nil {
 		return err
@@ -48,7 +48,11 @@ func Summarize(ctx context.Context, opts SummarizeOptions, out io.Writer) (err e
 	made, unwritten := 0, error(nil)
 	err = store.Summarize(ctx, from, opts.DryRun, func(m *bucket.Meta, bytes int64) {
 		at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-		_, failed := fmt.Fprintf(out, "%s  %s  %s  %d bytes\n", m.ID, at(m.MinMS), at(m.MaxMS), bytes)
+		size := fmt.Sprintf("  %d bytes", bytes)
+		if opts.DryRun {
+			size = ""
+		}
+		_, failed := fmt.Fprintf(out, "%s  %s  %s%s\n", m.ID, at(m.MinMS), at(m.MaxMS), size)
 		made, unwritten = made+1, cmp.Or(unwritten, failed)
 	})
 	opts.Logger.Info("Looked for raw blocks without summaries", "blocks", len(store.Blocks()), "listed", made)

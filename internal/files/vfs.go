@@ -7,12 +7,15 @@
 package files
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // ErrLocked is the error of LockDir if the directory is locked already.
@@ -161,6 +164,35 @@ func LockDir(path string) (io.Closer, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), d.Close())
 	}
 	return d, nil
+}
+
+// TempDir makes a directory in parent, "" for the system's temporary one, which remove removes. It first removes those
+// with the same prefix that killed processes have left: nobody locks them. Where nothing can be locked they stay.
+func TempDir(parent, prefix string) (path string, remove func() error, err error) {
+	parent = cmp.Or(parent, os.TempDir())
+	entries, _ := os.ReadDir(parent) // what cannot be listed or removed is no reason to fail
+	for _, entry := range entries {
+		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), prefix) {
+			continue
+		}
+		if info, err := entry.Info(); err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue // a process may be about to lock it
+		}
+		left := filepath.Join(parent, entry.Name())
+		if lock, err := LockDir(left); err == nil {
+			_ = errors.Join(os.RemoveAll(left), lock.Close())
+		}
+	}
+	if path, err = os.MkdirTemp(parent, prefix); err != nil {
+		return "", nil, err
+	}
+	lock, unlocked := LockDir(path)
+	return path, func() error {
+		if unlocked != nil {
+			return os.RemoveAll(path)
+		}
+		return errors.Join(os.RemoveAll(path), lock.Close())
+	}, nil
 }
 
 // Discard removes a directory with its content. After a crash the directory is complete, has

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -93,14 +94,16 @@ func (a *API) backtest(r *http.Request) (response, *apiError) {
 
 // backtestOptions parses all parameters but the rules.
 func (a *API) backtestOptions(r *http.Request) (o backtest.Options, apiErr *apiError) {
-	o = backtest.Options{Parser: a.opts.Parser, File: r.FormValue("file"), ExternalURL: a.opts.ExternalURL,
-		Resends: r.FormValue("resends") == "true"}
+	o = backtest.Options{Parser: a.opts.Parser, File: r.FormValue("file"), ExternalURL: a.opts.ExternalURL}
 	if a.opts.RuleOptions != nil {
 		of := a.opts.RuleOptions()
 		o.ExternalLabels, o.Interval, o.QueryOffset, o.ResendDelay = of.ExternalLabels, of.Interval, of.QueryOffset,
 			of.ResendDelay
 	}
 	o.Interval = cmp.Or(o.Interval, time.Minute)
+	if o.Resends, apiErr = optional(r, "resends", false, strconv.ParseBool); apiErr != nil {
+		return o, apiErr
+	}
 	if o.QueryOpts, apiErr = queryOptions(r); apiErr != nil {
 		return o, apiErr
 	}

@@ -142,6 +142,7 @@ func TestBacktest_BadRequests(t *testing.T) {
 		{url.Values{"expr": {"up"}, "for": {"-1m"}}, 400, `invalid parameter \"for\"`},
 		{url.Values{"expr": {"up"}, "interval": {"0.0001"}}, 400, `invalid parameter \"interval\"`},
 		{url.Values{"expr": {"up"}, "interval": {"0"}}, 400, `invalid parameter \"interval\"`},
+		{url.Values{"expr": {"up"}, "resends": {"yes"}}, 400, `invalid parameter \"resends\"`},
 		{url.Values{"expr": {"up"}, "label": {"severity"}}, 400, "is not name=value"},
 		{url.Values{"expr": {"up"}, "annotation": {"a={{ $nope }}"}}, 400, "undefined variable"},
 		{url.Values{"expr": {"up"}, "end": {"-1"}}, 400, "before start time"},

@@ -49,6 +49,7 @@ type sideFiles struct {
 
 	made, failures *metrics.Counter
 	bytes          atomic.Int64
+	outdated       atomic.Bool // a file of another version was logged
 
 	passing sync.Mutex // held for a pass
 	cancel  context.CancelFunc
@@ -299,9 +300,10 @@ func (f *sideFiles) attach(dir string, m *mapped) {
 
 // discard deletes an unusable file. The next pass makes it again.
 func (f *sideFiles) discard(path string, err error) {
-	f.failures.Inc()
-	f.store.logger.Warn("Long ranges are read without summaries of the chunks of a block, until their file is made again",
-		"file", path, "err", err)
+	if f.failures.Inc(); !errors.Is(err, summaries.ErrVersion) || !f.outdated.Swap(true) {
+		f.store.logger.Warn("Long ranges are read without summaries of the chunks of a block, until their file is made again",
+			"file", path, "err", err)
+	}
 	if err := f.fs.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		f.store.logger.Warn("Cannot delete an unusable file of summaries", "file", path, "err", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -570,5 +571,35 @@ func BenchmarkSummaries(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(chunks), "ns/chunk")
 		})
+	}
+}
+
+// After an upgrade all files are of another version: one line of the log says so.
+func TestSummaries_FilesOfAnotherVersionAreLoggedOnce(t *testing.T) {
+	dir := t.TempDir()
+	s := oddBlocks(t, dir, 7)
+	summarize(t, s)
+	names := sideNames(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, summariesDir, name)
+		text, err := os.ReadFile(path)
+		if err == nil {
+			text[4]++
+			err = os.WriteFile(path, text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openWorld(t, dir, 0)
+	var log bytes.Buffer
+	s.logger = slog.New(slog.NewTextHandler(&log, nil))
+	all := series.Summaries{Windows: series.Windows{Ends: series.Anywhere}, Apart: true}
+	checkSummaries(t, s, startMS, startMS+8*hourMS, all)
+	if n := s.sides.failures.Get(); int(n) != len(names) || n < 2 || strings.Count(log.String(), "without summaries") != 1 {
+		t.Errorf("%d files, %d failures: %s", len(names), n, log.String())
 	}
 }

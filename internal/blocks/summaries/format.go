@@ -14,6 +14,9 @@ import (
 // ErrCorrupt is returned for a file that must not be used: it is damaged, or of another block or version.
 var ErrCorrupt = errors.New("unusable summaries")
 
+// ErrVersion is the ErrCorrupt of another version. After an upgrade all files are of one.
+var ErrVersion = fmt.Errorf("%w: another version", ErrCorrupt)
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
@@ -105,7 +108,7 @@ func readHeader(src []byte, block Block) (h header, err error) {
 		return h, fmt.Errorf("%w: no header", ErrCorrupt)
 	}
 	if src[len(magic)] != version {
-		return h, fmt.Errorf("%w: version %d, not %d", ErrCorrupt, src[len(magic)], version)
+		return h, fmt.Errorf("%w: %d, not %d", ErrVersion, src[len(magic)], version)
 	}
 	if _, err := checked(src[:headerBytes]); err != nil {
 		return h, fmt.Errorf("header: %w", err)

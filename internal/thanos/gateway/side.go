@@ -66,9 +66,10 @@ func (s *Store) setSide(b *block, was, now *side, err error) {
 }
 
 func (s *Store) sideFailed(b *block, err error) {
-	s.counts.sideErrors.Inc()
-	s.opts.Logger.Warn("A block is read without summaries of its chunks", "block", b.meta.ID, "retry_in", sideEvery,
-		"err", err)
+	if s.counts.sideErrors.Inc(); !errors.Is(err, summaries.ErrVersion) || !s.outdated.Swap(true) {
+		s.opts.Logger.Warn("A block is read without summaries of its chunks", "block", b.meta.ID, "retry_in", sideEvery,
+			"err", err)
+	}
 }
 
 func (b *block) openSide(ctx context.Context) (*side, error) {
@@ -187,7 +188,9 @@ func (s *Store) Summarize(ctx context.Context, to objstore.Bucket, dry bool,
 		}
 		var bytes int64
 		if err != nil && ctx.Err() == nil {
-			s.opts.Logger.Warn("A block has unusable summaries", "block", m.ID, "err", err)
+			if !errors.Is(err, summaries.ErrVersion) {
+				s.opts.Logger.Warn("A block has unusable summaries", "block", m.ID, "err", err)
+			}
 			err = nil
 		}
 		if !dry {

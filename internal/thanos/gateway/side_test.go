@@ -84,7 +84,7 @@ func TestSelect_UnusableSummaries(t *testing.T) {
 		if n := summarizeAll(t, s, b, false); n != 1 {
 			t.Errorf("%s: made %d blocks", name, n)
 		}
-		if text := log.String(); !strings.Contains(text, id) || strings.Contains(text, "retry_in") {
+		if text := log.String(); strings.Contains(text, id) == (name == "version") || strings.Contains(text, "retry_in") {
 			t.Errorf("%s: logged %s", name, text)
 		}
 		if again, err := os.ReadFile(path); err != nil || !bytes.Equal(again, good) {
@@ -128,5 +128,35 @@ func TestSelect_UnusableSummaries(t *testing.T) {
 	}
 	if got, _ := s.all(t, r); !maps.EqualFunc(got, sums, slices.Equal) {
 		t.Error("an object that is there again is not used")
+	}
+}
+
+// After an upgrade the objects of all blocks are of another version: one line of the log says so.
+func TestSelect_SummariesOfAnotherVersionAreLoggedOnce(t *testing.T) {
+	b, dir := newBucket(t)
+	for i := range int64(2) {
+		writeBlock(t, dir, i*24*hourMS, (i+1)*24*hourMS, 2, map[string]string{"p": "a"})
+	}
+	var log strings.Builder
+	s := openStore(t, b, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if n := summarizeAll(t, s, b, false); n != 2 {
+		t.Fatalf("%d blocks were made", n)
+	}
+	all, _ := filepath.Glob(filepath.Join(dir, "*", "summaries"))
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			text[4]++
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, b, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	log.Reset()
+	s.all(t, everySix(0, 48*hourMS))
+	if n := s.counts.sideErrors.Get(); n != 2 || len(all) != 2 || strings.Count(log.String(), "without summaries") != 1 {
+		t.Errorf("%d objects, counted %d: %s", len(all), n, log.String())
 	}
 }

@@ -65,6 +65,8 @@ type Store struct {
 	gate   chan struct{} // of capacity ReadsMax; nil: no limit
 	counts storeCounts
 
+	outdated atomic.Bool // summaries of another version were logged
+
 	syncing sync.Mutex // one Sync at a time
 	mu      sync.RWMutex
 	blocks  map[ulid.ULID]*block

@@ -77,14 +77,14 @@ func (d *ServedBlocks) report(err error) {
 	if err != nil {
 		reason = err.Error()
 	}
-	switch {
-	case reason == d.logged:
-	case err != nil:
-		d.logger.Info("Blocks are read through Prometheus, not from its directory", "dir", d.dir, "reason", err)
-	default:
-		d.logger.Info("Blocks are read from the directory of Prometheus", "dir", d.dir, "blocks", len(d.blocks))
+	if reason == d.logged || err == nil && len(d.blocks) == 0 { // a new server has no blocks
+		return
 	}
-	d.logged = reason
+	if d.logged = reason; err != nil {
+		d.logger.Info("Blocks are read through Prometheus, not from its directory", "dir", d.dir, "reason", err)
+		return
+	}
+	d.logger.Info("Blocks are read from the directory of Prometheus", "dir", d.dir, "blocks", len(d.blocks))
 }
 
 // list returns the blocks in the directory if their files have so many bytes. It opens them only if the blocks or the
@@ -141,6 +141,7 @@ func (d *ServedBlocks) Querier(mint, maxt int64) (_ series.Querier, untilMS int6
 	q := &rawQuerier{mint: mint, maxt: maxt}
 	defer func() {
 		if err != nil {
+			d.logger.Debug("A request is read through Prometheus, not from its blocks", "dir", d.dir, "reason", err)
 			err = errors.Join(err, q.Close())
 		}
 		if err != nil && !errors.Is(err, ErrNotServed) {

@@ -1,8 +1,10 @@
 package tsdb
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -80,6 +82,40 @@ func TestServedBlocks_HaveTheSamplesOfTheStoreUpToItsHead(t *testing.T) {
 	if _, _, err := d.Querier(startMS, head); !errors.Is(err, ErrNotServed) {
 		t.Errorf("unfit: %v", err)
 	}
+}
+
+// Each change is logged once, and at the level debug each request that does not read blocks.
+func TestServedBlocks_LogTellsWhereSamplesComeFrom(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	var log bytes.Buffer
+	d := NewServedBlocks(s.opts.Dir, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	defer d.Close()
+	logged := func(what, want string) {
+		t.Helper()
+		if got := log.String(); want == "" && got != "" || !strings.Contains(got, want) || strings.Count(got, "\n") > 1 {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+		log.Reset()
+	}
+	d.Confirm(0, math.MaxInt64, nil)
+	logged("without blocks", "")
+	fill(t, s, 2, startMS, startMS+8*hourMS, 60_000)
+	compact(t, s)
+	size := int64(0)
+	for _, b := range s.db.Load().Blocks() {
+		size += b.Size()
+	}
+	d.confirmOf(s, size)
+	logged("with blocks", "from the directory")
+	d.confirmOf(s, size)
+	logged("again", "")
+	if err := os.Mkdir(filepath.Join(d.dir, "01JAAAAAAAAAAAAAAAAAAAAAAA"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.Querier(startMS, math.MaxInt64); !errors.Is(err, ErrNotServed) {
+		t.Error(err)
+	}
+	logged("with another block", "level=DEBUG")
 }
 
 func TestServedBlocks_DeletedSamplesAreGoneAndDeletedBlocksStayReadable(t *testing.T) {

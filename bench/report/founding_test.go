@@ -103,6 +103,8 @@ func founding() map[string][]claim {
 			{"frontend marshal", "frontend", []number{cell("frontend", "Thanos", behind+"profile, encode", 1)}},
 			{"query data fetch", "frontend", []number{cell("frontend", "ferula", behind+"Server-Timing fetch", 1)}},
 			{"query marshal", "frontend", []number{cell("frontend", "Thanos", behind+"querier's profile, encode", 1)}},
+			{"plain jsoniter", "json", []number{cell("json", "JSONCodec", "CPU: floats15", 1), cell("json", "jsoniter", "CPU: floats15", 1),
+				cell("json", "ferula", "CPU: floats15", 1)}},
 			{"CPU of the frontend", "frontend", []number{cell("frontend", "Thanos", behind+"CPU of the frontend", 1), cell("frontend", "ferula", behind+"CPU of the frontend", ms),
 				percentOver("frontend", "ferula", "Thanos", behind+"CPU of the frontend"), cell("frontend", "relay", "CPU: client identity", ms)}},
 			{"hit in memcached", "frontend", beside("frontend", "Thanos", "CPU: cache hit, memcached", ms)},

@@ -111,6 +111,6 @@ func concludeYear(b *area.Bench) {
 		return area.Over(b.Median(side, "CPU: "+tenth().What), b.Median(side, "CPU: "+twentieth().What))
 	}
 	b.Note(fmt.Sprintf("The year has 1,000 counters at 15 s; a tenth of it is measured, with a window of 8.76 h at each of 100 steps. "+
-		"Its CPU is linear: a tenth costs %.2f times a twentieth in Prometheus, %.2f times in ferula, which has made its files "+
+		"A tenth costs %.2f times a twentieth in Prometheus, %.2f times in ferula (linear: 2), which has made its files "+
 		"with summaries of chunks in the background before.", over(prometheus), over(ferula)))
 }

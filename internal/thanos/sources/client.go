@@ -161,10 +161,10 @@ func (c *client) Flags(ctx context.Context) (map[string]string, error) {
 }
 
 // AcceptsMS returns the lowest timestamp that the head has or accepts, in ms: that of its oldest sample, or half the
-// range of a block before its newest. It is math.MaxInt64 if the head is empty.
+// range of a block before its newest. An empty head accepts all.
 func (c *client) AcceptsMS(ctx context.Context, has extent) (int64, error) {
 	if has.headMaxMS == math.MaxInt64 {
-		return has.headMinMS, nil
+		return math.MinInt64, nil
 	}
 	flags, err := c.Flags(ctx)
 	if err != nil {

@@ -122,6 +122,8 @@ func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 	f.text = "prometheus_tsdb_lowest_timestamp_seconds 9.223372036854776e+15\n"
 	if got, err := c.Extent(ctx); err != nil || got != (extent{math.MinInt64, math.MaxInt64, math.MaxInt64, -1}) {
 		t.Errorf("an empty head: %+v, %v", got, err)
+	} else if from, err := c.AcceptsMS(ctx, got); err != nil || from != math.MinInt64 { // any sample may be its first
+		t.Errorf("an empty head accepts samples from %d, %v", from, err)
 	}
 	f.text = "prometheus_tsdb_head_max_time 1.700000000456e+12\nprometheus_tsdb_head_min_time 1.700000000123e+12\nprometheus_tsdb_lowest_timestamp_seconds 1.6e+9\nprometheus_tsdb_storage_blocks_bytes 1.234567e+06\n"
 	if got, err := c.Extent(ctx); err != nil || got != (extent{1_600_000_000_000, 1_700_000_000_123, 1_700_000_000_456, 1234567}) {

@@ -86,10 +86,7 @@ func Backtest(ctx context.Context, o BacktestOptions, w io.Writer) error {
 
 // remote sends the request to a server.
 func (o BacktestOptions) remote(ctx context.Context) ([]byte, error) {
-	u, err := server.ParseURL(o.URL)
-	if err == nil && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		err = errors.New("not an http or https URL")
-	}
+	u, err := server.HTTPURL(o.URL)
 	if err != nil {
 		return nil, fmt.Errorf("--url: %w", err)
 	}

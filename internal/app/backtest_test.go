@@ -102,13 +102,14 @@ func TestBacktest_AServerOrAnError(t *testing.T) {
 	defer server.Close()
 	form := url.Values{"start": {"0"}, "end": {"20000"}, "expr": {"sum(up"}}
 	for want, o := range map[string]BacktestOptions{
-		"set one of --url and --tsdb.path":              {},
-		"--write-blocks needs --tsdb.path":              {URL: "http://a", WriteBlocks: "x"},
-		"--write-blocks: the directory ":                {TSDBPath: folder, WriteBlocks: folder},
-		"--url: not an http or https URL":               {URL: "ftp://a"},
-		"404 Not Found: the server has no /api/v1/rule": {URL: server.URL},
-		"could not parse expression":                    {TSDBPath: folder},
-		"no such file":                                  {TSDBPath: folder + ".absent"},
+		"set one of --url and --tsdb.path":               {},
+		"--write-blocks needs --tsdb.path":               {URL: "http://a", WriteBlocks: "x"},
+		"--write-blocks: the directory ":                 {TSDBPath: folder, WriteBlocks: folder},
+		`--url: "ftp://a" is not an http or https URL`:   {URL: "ftp://a"},
+		`--url: "1.2.3.4:9" is not an http or https URL`: {URL: "1.2.3.4:9"},
+		"404 Not Found: the server has no /api/v1/rule":  {URL: server.URL},
+		"could not parse expression":                     {TSDBPath: folder},
+		"no such file":                                   {TSDBPath: folder + ".absent"},
 	} {
 		o.Form, o.Logger = form, slog.New(slog.DiscardHandler)
 		if err := Backtest(t.Context(), o, os.Stderr); err == nil || !strings.Contains(err.Error(), want) {

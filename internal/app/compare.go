@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 
@@ -59,10 +58,7 @@ func (o CompareOptions) side(flag string, s CompareSide) (compare.Side, func(), 
 		}
 		return compare.Side{Raw: store, Name: s.Address}, func() { _ = store.Close() }, nil
 	}
-	u, err := server.ParseURL(s.Address)
-	if err == nil && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		err = errors.New("not an http or https URL")
-	}
+	u, err := server.HTTPURL(s.Address)
 	if err != nil {
 		return compare.Side{}, nil, fmt.Errorf("--%s: %w", flag, err)
 	}

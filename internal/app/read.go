@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/export"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/redact"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -90,9 +89,9 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 }
 
 func (opts ReadOptions) client() (*remoteread.Client, error) {
-	u, err := url.Parse(opts.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--url: %q is not an http or https URL", redact.URL(opts.URL))
+	u, err := server.HTTPURL(opts.URL)
+	if err != nil {
+		return nil, fmt.Errorf("--url: %w", err)
 	}
 	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
 		u.Path += readPath

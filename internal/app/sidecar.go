@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"sync"
 	"time"
 
@@ -70,10 +69,9 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	opts = opts.withDefaults()
 	s := &Sidecar{opts: opts, base: newBase(opts.Web, opts.Logger)}
 	defer s.release(&err)
-	u, err := url.Parse(opts.PrometheusURL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, hint.Invalid("prometheus.url", fmt.Errorf("%q is not an http or https URL",
-			redact.URL(opts.PrometheusURL)))
+	u, err := server.HTTPURL(opts.PrometheusURL)
+	if err != nil {
+		return nil, hint.Invalid("prometheus.url", err)
 	}
 	if s.http, err = server.FromThanos(opts.HTTPClient); err != nil {
 		return nil, hint.Invalid("prometheus.http-client", err)

@@ -57,7 +57,7 @@ func FromThanos(text string) (*http.Client, error) {
 	}
 	var proxy func(*http.Request) (*url.URL, error)
 	if c.ProxyURL != "" {
-		u, err := ParseURL(c.ProxyURL)
+		u, err := parseURL(c.ProxyURL)
 		if err != nil {
 			return nil, fmt.Errorf("proxy_url: %w", err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/grafana/regexp"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // OriginGuard rejects state-changing requests that a browser sends for a page of another
@@ -73,7 +74,7 @@ func ExternalURL(given string, addr net.Addr) (*url.URL, error) {
 	if strings.Trim(given, `"'`) != given {
 		return nil, errors.New("must not begin or end with quotes")
 	}
-	u, err := ParseURL(given)
+	u, err := parseURL(given)
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +116,18 @@ func CORSOrigin(pattern string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// ParseURL is url.Parse with an error that does not contain the URL, which may include
+// HTTPURL parses an http or https URL. Its error has no password.
+func HTTPURL(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%q is not an http or https URL", redact.URL(raw))
+	}
+	return u, nil
+}
+
+// parseURL is url.Parse with an error that does not contain the URL, which may include
 // a password.
-func ParseURL(raw string) (*url.URL, error) {
+func parseURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	var parsing *url.Error
 	if errors.As(err, &parsing) {

@@ -63,7 +63,9 @@ function lines(request) {
     return [start + i * step, String(base * slow * (1 + 0.16 * Math.sin(i / 17 + k) + 0.07 * Math.sin(i / 3.1 + 2 * k) + 0.04 * Math.sin(i * 1.7 + k)))];
   });
   const handlers = spike ? ["/checkout"] : ["/cart", "/checkout", "/login", "/search", "/stock"];
-  return handlers.map((handler, k) => ({ metric: { handler, job: "shop" }, values: values(spike ? 0.12 : 40 * (5 - k) + 11, k) }));
+  const all = handlers.map((handler, k) => ({ metric: { handler, job: "shop" }, values: values(spike ? 0.12 : 40 * (5 - k) + 11, k) }));
+  const threshold = q.get("query").match(/"threshold", "([^"]*)"/)?.[1];
+  return threshold ? [...all, { metric: { threshold }, values: all[0].values.map(([at]) => [at, threshold]) }] : all;
 }
 
 async function prepare(page, features = {}) {

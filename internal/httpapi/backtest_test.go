@@ -149,6 +149,7 @@ func TestBacktest_BadRequests(t *testing.T) {
 		{url.Values{"expr": {"up"}, "start": {"x"}}, 400, `invalid parameter \"start\"`},
 		{url.Values{"rules": {"groups:\n- name: g\n  rules:\n  - alert: A\n    expr: 'sum('\n"}}, 400,
 			`rule file rules: 5:11: group \"g\", rule 1, \"A\"`},
+		{url.Values{"rules": {"groups: [\n"}}, 400, `invalid rules: rule file rules: yaml: line 1: did not find expected node content"`},
 		{url.Values{"rules": {strings.Repeat(" ", 2<<20)}}, 400, "at most 1048576 are allowed"},
 		{url.Values{"expr": {"up"}, "end": {"1e9"}, "interval": {"1s"}}, 422, "limit of a backtest"},
 		{url.Values{"expr": {"up"}, "start": {"NaN"}}, 422, "the range must be between 1970 and 2106"},

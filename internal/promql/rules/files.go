@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -61,6 +62,8 @@ func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, 
 func Parse(name string, content []byte, scheme model.ValidationScheme, p parser.Parser,
 	logger *slog.Logger) (*rulefmt.RuleGroups, error) {
 	groups, faults := rulefmt.Parse(content, false, scheme, bounded{p}, logger)
+	// It decodes a file twice, and returns a fault of its syntax as often.
+	faults = slices.CompactFunc(faults, func(a, b error) bool { return a.Error() == b.Error() })
 	errs := make([]error, len(faults))
 	for i, fault := range faults {
 		errs[i] = fmt.Errorf("rule file %s: %s%w", name, position(content, fault), fault)

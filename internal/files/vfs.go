@@ -186,13 +186,11 @@ func TempDir(parent, prefix string) (path string, remove func() error, err error
 	if path, err = os.MkdirTemp(parent, prefix); err != nil {
 		return "", nil, err
 	}
-	lock, unlocked := LockDir(path)
-	return path, func() error {
-		if unlocked != nil {
-			return os.RemoveAll(path)
-		}
-		return errors.Join(os.RemoveAll(path), lock.Close())
-	}, nil
+	lock, err := LockDir(path)
+	if err != nil {
+		lock = io.NopCloser(nil)
+	}
+	return path, func() error { return errors.Join(os.RemoveAll(path), lock.Close()) }, nil
 }
 
 // Discard removes a directory with its content. After a crash the directory is complete, has

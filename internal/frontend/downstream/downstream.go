@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process/server"
 	instruments "github.com/ferula-io/ferula/metrics"
 
 	"github.com/ferula-io/ferula/internal/version"
@@ -103,15 +104,9 @@ func (o Options) Validate() error {
 	invalidURL := func(format string, args ...any) {
 		errs = append(errs, hint.Invalid("query-frontend.downstream-url", fmt.Errorf(format, args...)))
 	}
-	switch u, err := url.Parse(o.URL); {
+	switch u, err := server.HTTPURL(o.URL); {
 	case err != nil:
-		var parsing *url.Error // its text contains the URL, password included
-		if errors.As(err, &parsing) {
-			err = parsing.Err
-		}
 		invalidURL("%w", err)
-	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		invalidURL("%q is not http://host or https://host", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
 		invalidURL("%q has a query or a fragment", u.Redacted())
 	}

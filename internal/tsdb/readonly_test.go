@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -99,6 +100,10 @@ func TestReadOnly_ReadsBlocksAndLog(t *testing.T) {
 	defer db.Close()
 	db.DisableCompactions()
 	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
+	left := filepath.Join(sandbox, "ferula_read_1") // of a killed process
+	if err := errors.Join(os.Mkdir(left, 0o755), os.Chtimes(left, time.Time{}, time.Now().Add(-time.Hour))); err != nil {
+		t.Fatal(err)
+	}
 	d, err := OpenReadOnly(dir, sandbox, quiet)
 	if err != nil {
 		t.Fatal(err)

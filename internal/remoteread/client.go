@@ -90,8 +90,8 @@ func (o ClientOptions) withDefaults() ClientOptions {
 // both: however long a response of chunks is, it is read; a response of samples that is too long is ErrLimit. A Client
 // is safe for concurrent use.
 //
-// RawQuerier returns encoded series through the raw interface (package series). It sends the request at the first Next of
-// a set and returns series in label order.
+// RawQuerier returns encoded series through the raw interface (package series). It sends the request at the first Next
+// of a set and returns series in label order.
 // Chunks are cut to mint and maxt; samples of a server that has only samples are returned
 // as it sends them. Errors are ErrUnavailable, ErrRefused, ErrLimit, errors of a corrupt
 // response, and errors of the connection. A set that ends with an error is incomplete.

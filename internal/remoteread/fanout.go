@@ -270,10 +270,9 @@ func (q *fanoutQuerier) Select(ctx context.Context, opts series.SelectOptions, m
 	return q.sel(ctx, nil, opts.External, matchers)
 }
 
-// sel selects from all. The local storage stores series without the external labels. The series of an endpoint may have them, and whether the endpoint gets
-// a matcher for them depends on the request. So the local storage and each endpoint
-// get the matchers of the request and add the labels to their own series. The results
-// are merged after that.
+// sel selects from all. The local storage stores series without the external labels. The series of an endpoint may have
+// them, and whether the endpoint gets a matcher for them depends on the request. So the local storage and each endpoint
+// get the matchers of the request and add the labels to their own series. The results are merged after that.
 func (q *fanoutQuerier) sel(ctx context.Context, hints *storage.SelectHints, external labels.Labels,
 	matchers []*labels.Matcher) series.Set {
 	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external,

@@ -156,10 +156,7 @@ func matchAll(matchers []*labels.Matcher, lset []byte) (bool, error) {
 // endpoint that fails before its first series adds a warning to the local result. An endpoint
 // that fails later fails the query. A Fanout is safe for concurrent use.
 type Fanout struct {
-	local interface {
-		storage.Queryable
-		storage.ChunkQueryable
-	}
+	local     storage.SampleAndChunkQueryable
 	endpoints atomic.Pointer[[]Endpoint]
 }
 
@@ -169,10 +166,7 @@ var (
 )
 
 // NewFanout returns a Fanout without endpoints.
-func NewFanout(local interface {
-	storage.Queryable
-	storage.ChunkQueryable
-}) *Fanout {
+func NewFanout(local storage.SampleAndChunkQueryable) *Fanout {
 	f := &Fanout{local: local}
 	f.SetEndpoints(nil)
 	return f

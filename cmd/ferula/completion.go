@@ -1,6 +1,7 @@
 package main
 
 import (
+	"embed"
 	"fmt"
 	"io"
 	"strings"
@@ -18,76 +19,21 @@ const shells = "bash,zsh,fish"
 
 // Run is called by kong.
 func (c *completionCommand) Run(k *kong.Context) error {
-	scripts := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}
-	_, err := io.WriteString(k.Stdout, scripts[c.Shell])
+	script, err := scripts.ReadFile("completion." + c.Shell)
+	if err == nil {
+		_, err = k.Stdout.Write(script)
+	}
 	return err
 }
 
-// Where nothing is offered, bash completes names of files. It splits --flag=value at the =.
-const bashScript = `# Completion of ferula in bash:
-#
-#	source <(ferula completion bash)
-_ferula() {
-	local line
-	COMPREPLY=()
-	while IFS= read -r line; do
-		[[ $line == :* ]] || COMPREPLY+=("${line%%$'\t'*}")
-	done < <("${COMP_WORDS[0]}" ` + offerWords + ` "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-	if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then
-		compopt -o nospace 2>/dev/null
-	fi
-}
-complete -o default -F _ferula ferula
-`
+// scripts are the scripts, by shell. Where nothing is offered, bash completes names of files. It splits --flag=value at
+// the =.
+//
+//go:embed completion.bash completion.zsh completion.fish
+var scripts embed.FS
 
-const zshScript = `#compdef ferula
-# Completion of ferula in zsh:
-#
-#	source <(ferula completion zsh)
-#
-# or as a file _ferula in a directory of $fpath.
-_ferula() {
-	local -a offered flags others
-	offered=("${(@f)$("${words[1]}" ` + offerWords + ` "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
-	case $offered[1] in
-	:files) compset -P '--*='; _files ;;
-	:directories) compset -P '--*='; _files -/ ;;
-	?*)
-		offered=("${(@)offered//:/\\:}")
-		offered=("${(@)offered/$'\t'/:}")
-		flags=("${(@M)offered:#--*=:*}") others=("${(@)offered:#--*=:*}")
-		_describe -t flags flag flags -S ''
-		_describe -t words word others
-		;;
-	esac
-}
-
-if [[ $funcstack[1] == _ferula ]]; then
-	_ferula "$@"
-else
-	compdef _ferula ferula
-fi
-`
-
-const fishScript = `# Completion of ferula in fish:
-#
-#	ferula completion fish | source
-function __ferula_offers
-	set -l words (commandline -opc) (commandline -ct)
-	set -l offered ($words[1] ` + offerWords + ` $words[2..-1] 2>/dev/null)
-	switch "$offered[1]"
-		case :files
-			__fish_complete_path (commandline -ct)
-		case :directories
-			__fish_complete_directories (commandline -ct)
-		case '*'
-			string join \n -- $offered
-	end
-end
-complete -c ferula -f -a '(__ferula_offers)'
-`
-
-// offerWords is the first argument of a run that offers what may be the last of the arguments after it.
+// offerWords is the first argument of a run that offers what may be the last of the arguments after it. The scripts
+// have it, too.
 const offerWords = "__offer"
 
 // offer writes a line for each word that may take the place of the last one: the word, a tab and its meaning. The only

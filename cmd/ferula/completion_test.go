@@ -280,7 +280,7 @@ func TestCompletion_SpecialCharactersStay(t *testing.T) {
 			t.Errorf("%s: %q, %v", words, out.String(), err)
 		}
 	}
-	if page := manual(parser.Model, manualText{}); !strings.Contains(page, "It\\(aqs [a] \\(dqb\\(dq: c\\ed $(e) x,y. Second sentence.\n") {
+	if page := manual(parser.Model); !strings.Contains(page, "It\\(aqs [a] \\(dqb\\(dq: c\\ed $(e) x,y. Second sentence.\n") {
 		t.Error(page)
 	}
 }

@@ -37,7 +37,7 @@ type QueryFrontendOptions struct {
 	DownstreamMax int
 	Tracing       string // Thanos' tracing configuration in YAML; "" sends no spans
 	// ProbeEvery is the interval of the downstream's readiness probes, which decide the
-	// readiness of this process; 0: 10 s, negative: no probes, always ready.
+	// readiness of this process; 0: 10 s.
 	ProbeEvery time.Duration
 
 	Logger *slog.Logger

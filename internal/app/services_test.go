@@ -180,7 +180,7 @@ func TestQueryFrontend_PagesOfOtherOriginsAreAllowedUnlessDisabled(t *testing.T)
 	for _, off := range []bool{false, true} {
 		q, err := NewQueryFrontend(QueryFrontendOptions{
 			Web: WebOptions{ListenAddress: "127.0.0.1:0"}, Downstream: downstream.Options{URL: server.URL}, DisableCORS: off,
-			ProbeEvery: -1, Logger: slog.New(slog.DiscardHandler),
+			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

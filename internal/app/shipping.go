@@ -40,8 +40,8 @@ type shipper struct {
 	bucket   objstore.Bucket
 	samples  *bucket.Shipper
 	profiles *bucket.ProfileShipper // nil: no profiles are shipped
-	readers  []*bucket.ProfileReader
-	logger   *slog.Logger // of readers
+	reader   *bucket.ProfileReader  // nil: profiles are not shipped
+	logger   *slog.Logger           // of reader
 }
 
 // newShipper opens the bucket of o and creates a shipper of the blocks in dir. It returns nil if o has no
@@ -111,16 +111,16 @@ func (s *shipper) Note() string {
 	return fmt.Sprintf("Shipping last succeeded at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
 }
 
-// Close closes the readers of profile blocks, which ends running reads, and the bucket.
+// Close closes the reader of profile blocks, which ends running reads, and the bucket.
 func (s *shipper) Close() error {
 	if s == nil {
 		return nil
 	}
-	var errs []error
-	for _, r := range s.readers {
-		errs = append(errs, r.Close())
+	var err error
+	if s.reader != nil {
+		err = s.reader.Close()
 	}
-	return errors.Join(append(errs, s.bucket.Close())...)
+	return errors.Join(err, s.bucket.Close())
 }
 
 // AddProfiles adds a shipper of the profile blocks in dir. It has the intervals of o.Shipper, the shipper of sample
@@ -160,11 +160,10 @@ func (s *shipper) ReadProfiles(o *profilestore.Options, cache ProfileCacheOption
 	if s == nil || s.profiles == nil {
 		return
 	}
-	r := bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir),
+	s.reader = bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir),
 		PagesBytes: cmp.Or(cache.PagesBytes, 256<<20), Timeout: objectTimeout, Logger: s.logger, Metrics: set,
 		Flags: cache.Flags})
-	s.readers = append(s.readers, r)
-	o.Remote, o.RemoteIndexBytes = r, cmp.Or(cache.IndexBytes, 128<<20)
+	o.Remote, o.RemoteIndexBytes = s.reader, cmp.Or(cache.IndexBytes, 128<<20)
 }
 
 // CheckLocal returns an error if there are no external labels, or if the TSDB of this process could compact and

@@ -54,15 +54,10 @@ type ShipOptions struct {
 }
 
 func (o ShipOptions) withDefaults() ShipOptions {
-	or := func(d *time.Duration, fallback time.Duration) {
-		if *d == 0 {
-			*d = fallback
-		}
-	}
-	or(&o.Interval, 30*time.Second)
-	or(&o.RetryMin, 2*time.Second)
-	or(&o.RetryMax, 2*time.Minute)
-	or(&o.Stall, 5*time.Minute)
+	o.Interval = cmp.Or(o.Interval, 30*time.Second)
+	o.RetryMin = cmp.Or(o.RetryMin, 2*time.Second)
+	o.RetryMax = cmp.Or(o.RetryMax, 2*time.Minute)
+	o.Stall = cmp.Or(o.Stall, 5*time.Minute)
 	o.StateFile = cmp.Or(o.StateFile, "thanos.shipper.json")
 	o.Source = cmp.Or(o.Source, "sidecar")
 	o.Concurrency = cmp.Or(o.Concurrency, 1)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 )
 
@@ -114,56 +113,38 @@ func (v *view) close() {
 // errStalled is the cause of the cancellation of an upload without progress.
 var errStalled = errors.New("upload stalled")
 
-// progressReader records when a file was last read. ReadAt and ObjectSize let the S3 client
+// progressReader starts the timer again with every read. ReadAt and ObjectSize let the S3 client
 // send parts from disk without buffering them.
 type progressReader struct {
 	*io.SectionReader
-	lastNS atomic.Int64
+	stall   time.Duration
+	stalled *time.Timer
 }
 
 // Read implements io.Reader.
 func (m *progressReader) Read(p []byte) (int, error) {
-	m.lastNS.Store(time.Now().UnixNano())
+	m.stalled.Reset(m.stall)
 	return m.SectionReader.Read(p)
 }
 
 // ReadAt implements io.ReaderAt.
 func (m *progressReader) ReadAt(p []byte, at int64) (int, error) {
-	m.lastNS.Store(time.Now().UnixNano())
+	m.stalled.Reset(m.stall)
 	return m.SectionReader.ReadAt(p, at)
 }
 
 // ObjectSize implements objstore.ObjectSizer.
 func (m *progressReader) ObjectSize() (int64, error) { return m.Size(), nil }
 
-// send uploads size bytes by calling put. It cancels the context of put if put reads nothing for longer
-// than stall. A slow object store is tolerated, one that hangs is not.
+// send uploads size bytes by calling put. It cancels the context of put if put reads nothing for
+// stall. A slow object store is tolerated, one that hangs is not.
 func send(ctx context.Context, from io.ReaderAt, size int64, stall time.Duration,
 	put func(context.Context, io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	m := &progressReader{SectionReader: io.NewSectionReader(from, 0, size)}
-	m.lastNS.Store(time.Now().UnixNano())
-	done := make(chan struct{})
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		tick := time.NewTicker(max(stall/8, time.Millisecond))
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				if time.Now().UnixNano()-m.lastNS.Load() > int64(stall) {
-					cancel(fmt.Errorf("%w: no data was read for %s", errStalled, stall))
-				}
-			}
-		}
-	}()
-	err := put(ctx, m)
-	close(done)
-	<-watched
+	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w: no data was read for %s", errStalled, stall)) })
+	defer stalled.Stop()
+	err := put(ctx, &progressReader{io.NewSectionReader(from, 0, size), stall, stalled})
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}

@@ -15,9 +15,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"github.com/ferula-io/ferula/internal/redact"
@@ -165,24 +165,17 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	left, right := r.cpu(ctx, o.Left), r.cpu(ctx, o.Right)
 	begin := o.Now()
 	rep.Results = make([]Result, len(queries))
-	var running sync.WaitGroup
-	next := make(chan int)
-	for range o.Concurrency {
-		running.Go(func() {
-			for i := range next {
-				rep.Results[i] = r.compare(ctx, i, queries[i])
+	var running errgroup.Group
+	running.SetLimit(o.Concurrency)
+	for i, q := range queries {
+		running.Go(func() error {
+			if rep.Results[i] = (Result{Query: q, NotCompared: "not sent"}); ctx.Err() == nil {
+				rep.Results[i] = r.compare(ctx, i, q)
 			}
+			return nil
 		})
 	}
-	for i := range queries {
-		select {
-		case next <- i:
-		case <-ctx.Done():
-			rep.Results[i] = Result{Query: queries[i], NotCompared: "not sent"}
-		}
-	}
-	close(next)
-	running.Wait()
+	_ = running.Wait() // the results have the errors
 	took := o.Now().Sub(begin)
 	rep.Interrupted = ctx.Err() != nil
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also after an interruption

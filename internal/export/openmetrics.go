@@ -186,7 +186,6 @@ func appendQuoted(dst, text []byte) []byte {
 // partReader reads a part of openMetricsEncoder.
 type partReader struct {
 	from         *bufio.Reader
-	at           int64 // number of bytes read
 	name, labels []byte
 	piece        []byte
 }
@@ -213,17 +212,12 @@ func (p *partReader) text(dst []byte) ([]byte, error) {
 	}
 	dst = slices.Grow(dst[:0], int(size))[:size]
 	_, err = io.ReadFull(p.from, dst)
-	p.at += int64(size)
 	return dst, cutShort(err)
 }
 
 func (p *partReader) size() (uint64, error) {
 	size, err := binary.ReadUvarint(p.from)
-	if err != nil {
-		return 0, cutShort(err)
-	}
-	p.at += int64(uvarintLen(size))
-	return size, nil
+	return size, cutShort(err)
 }
 
 func cutShort(err error) error {
@@ -232,8 +226,6 @@ func cutShort(err error) error {
 	}
 	return err
 }
-
-func uvarintLen(v uint64) int { return len(binary.AppendUvarint(nil, v)) }
 
 func (p *partReader) compare(q *partReader) int {
 	if c := bytes.Compare(p.name, q.name); c != 0 {
@@ -253,9 +245,14 @@ func (e *openMetricsEncoder) sort(f *os.File, size int64) (err error) {
 		from, to int64
 	}
 	var entries []entry
-	p := partReader{from: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), bufferBytes)}
+	part := io.NewSectionReader(f, 0, size)
+	p := partReader{from: bufio.NewReaderSize(part, bufferBytes)}
+	at := func() int64 {
+		read, _ := part.Seek(0, io.SeekCurrent) // of a position in memory
+		return read - int64(p.from.Buffered())
+	}
 	for {
-		from := p.at
+		from := at()
 		if err := p.next(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
@@ -266,7 +263,7 @@ func (e *openMetricsEncoder) sort(f *os.File, size int64) (err error) {
 				return err
 			}
 		}
-		entries = append(entries, entry{partReader{name: slices.Clone(p.name), labels: slices.Clone(p.labels)}, from, p.at})
+		entries = append(entries, entry{partReader{name: slices.Clone(p.name), labels: slices.Clone(p.labels)}, from, at()})
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return a.compare(&b.partReader) })
 	sorted, err := os.Create(f.Name() + ".sorted")

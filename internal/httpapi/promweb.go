@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -97,30 +98,21 @@ func RegisterPeer(opts PeerOptions, router http.Handler, mux, endpoints *http.Se
 	for _, name := range v1.FuzzAlgorithms() {
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
 	}
-	for _, path := range []string{
-		"/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
-		"/notifications", "/openapi.yaml",
-	} {
-		endpoints.Handle("GET "+prefix+"/api/v1"+path, router)
+	handle := func(methods string, to http.Handler, paths ...string) {
+		for _, path := range paths {
+			for method := range strings.FieldsSeq(methods) {
+				endpoints.Handle(method+" "+prefix+"/api/v1"+path, to)
+			}
+			endpoints.Handle("OPTIONS "+prefix+"/api/v1"+path, router) // preflight requests
+		}
 	}
-	endpoints.Handle("GET "+prefix+"/api/v1/notifications/live", opts.UntilShutdown(router))
-	for _, path := range []string{"/search/metric_names", "/search/label_names", "/search/label_values"} {
-		endpoints.Handle("GET "+prefix+"/api/v1"+path, router)
-		endpoints.Handle("POST "+prefix+"/api/v1"+path, router)
-	}
-	for _, path := range []string{"/admin/tsdb/delete_series", "/admin/tsdb/clean_tombstones", "/admin/tsdb/snapshot"} {
-		endpoints.Handle("POST "+prefix+"/api/v1"+path, opts.Guard(router))
-		endpoints.Handle("PUT "+prefix+"/api/v1"+path, opts.Guard(router))
-	}
-	for _, path := range []string{
-		"/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
-		"/notifications", "/notifications/live",
-		"/openapi.yaml", "/search/metric_names", "/search/label_names", "/search/label_values", "/admin/tsdb/delete_series",
-		"/admin/tsdb/clean_tombstones",
-		"/admin/tsdb/snapshot", "/otlp/v1/metrics",
-	} {
-		endpoints.Handle("OPTIONS "+prefix+"/api/v1"+path, router) // preflight requests
-	}
+	handle("GET", router, "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
+		"/notifications", "/openapi.yaml")
+	handle("GET", opts.UntilShutdown(router), "/notifications/live")
+	handle("GET POST", router, "/search/metric_names", "/search/label_names", "/search/label_values")
+	handle("POST PUT", opts.Guard(router), "/admin/tsdb/delete_series", "/admin/tsdb/clean_tombstones",
+		"/admin/tsdb/snapshot")
+	handle("", router, "/otlp/v1/metrics")
 	mux.Handle("GET "+prefix+"/federate", opts.Ready(&federation{opts: opts, now: time.Now}))
 	mux.HandleFunc("GET "+prefix+"/version", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
-	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series"
@@ -35,7 +34,7 @@ var ErrUnavailable = errors.New("remote read server is unavailable")
 // its response has a content type that the client does not read.
 var ErrRefused = errors.New("remote read was refused")
 
-// ErrLabels is returned by LabelNames and LabelValues: remote read has no request for them.
+// ErrLabels is returned by LabelNames: remote read has no request for them.
 var ErrLabels = errors.New("remote read cannot list labels")
 
 // ErrLimit is returned when a response needs more memory than the options allow.
@@ -91,8 +90,8 @@ func (o ClientOptions) withDefaults() ClientOptions {
 // both: however long a response of chunks is, it is read; a response of samples that is too long is ErrLimit. A Client
 // is safe for concurrent use.
 //
-// RawQuerier returns encoded series through the raw interface (package series). Querier implements package storage, and
-// its callers own the results. Both send the request at the first Next of a set and return series in label order.
+// RawQuerier returns encoded series through the raw interface (package series). It sends the request at the first Next
+// of a set and returns series in label order.
 // Chunks are cut to mint and maxt; samples of a server that has only samples are returned
 // as it sends them. Errors are ErrUnavailable, ErrRefused, ErrLimit, errors of a corrupt
 // response, and errors of the connection. A set that ends with an error is incomplete.
@@ -101,10 +100,7 @@ type Client struct {
 	name string // the URL without its password, for errors
 }
 
-var (
-	_ series.Source     = (*Client)(nil)
-	_ storage.Queryable = (*Client)(nil)
-)
+var _ series.Source = (*Client)(nil)
 
 // NewClient returns a client. It sends nothing yet.
 func NewClient(opts ClientOptions) *Client {
@@ -117,27 +113,27 @@ func NewClient(opts ClientOptions) *Client {
 
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms.
 func (c *Client) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
-	return &clientQuerier{client: c, mint: mint, maxt: maxt}, nil
+	return c.Querier(mint, maxt), nil
 }
 
-// Querier implements storage.Queryable.
-func (c *Client) Querier(mint, maxt int64) (storage.Querier, error) {
-	return &sampleQuerier{Endpoint{Client: c}.querier(mint, maxt)}, nil
+// Querier returns the querier of RawQuerier.
+func (c *Client) Querier(mint, maxt int64) *Querier {
+	return &Querier{client: c, mint: mint, maxt: maxt}
 }
 
-// clientQuerier owns the responses that are being read.
-type clientQuerier struct {
+// Querier reads from the server. It owns the responses that are being read.
+type Querier struct {
 	client     *Client
 	mint, maxt int64
 	open       []*orderedSet
 }
 
 // Select implements series.Querier. The first Next of the set sends the request.
-func (q *clientQuerier) Select(ctx context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+func (q *Querier) Select(ctx context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	return q.sel(ctx, nil, matchers)
 }
 
-func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *orderedSet {
+func (q *Querier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *orderedSet {
 	query, err := remote.ToQuery(q.mint, q.maxt, matchers, hints)
 	o := &q.client.opts
 	set := &orderedSet{flag: o.Flags.Of("HoldBytesMax"), holdBytesMax: o.HoldBytesMax, windowBytes: o.HoldBytesMax / 8}
@@ -152,15 +148,15 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 }
 
 // LabelNames implements series.Querier.
-func (*clientQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+func (*Querier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
 	return nil, ErrLabels
 }
 
 // Capabilities implements series.Querier.
-func (*clientQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (*Querier) Capabilities() series.Capabilities { return series.Capabilities{} }
 
 // Close implements series.Querier. It cancels responses that were not read to the end.
-func (q *clientQuerier) Close() error {
+func (q *Querier) Close() error {
 	var errs []error
 	for _, set := range q.open {
 		errs = append(errs, set.close())
@@ -279,42 +275,4 @@ type responseBody struct {
 func (a *responseBody) Close() error {
 	defer a.cancel() // after the body is closed: a canceled context would fail the reads of body.Close
 	return a.body.Close()
-}
-
-// endpointQuerier has the methods that sampleQuerier and chunkQuerier share.
-type endpointQuerier struct {
-	clientQuerier
-	endpoint Endpoint
-}
-
-func (e Endpoint) querier(mint, maxt int64) endpointQuerier {
-	return endpointQuerier{clientQuerier{client: e.Client, mint: mint, maxt: maxt}, e}
-}
-
-// LabelValues implements storage.LabelQuerier.
-func (*endpointQuerier) LabelValues(context.Context, string, *storage.LabelHints,
-	...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, ErrLabels
-}
-
-// LabelNames implements storage.LabelQuerier.
-func (*endpointQuerier) LabelNames(context.Context, *storage.LabelHints,
-	...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, ErrLabels
-}
-
-type sampleQuerier struct{ endpointQuerier }
-
-// Select implements storage.Querier. Series are always sorted.
-func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
-	matchers ...*labels.Matcher) storage.SeriesSet {
-	return series.ToSeriesSet(q.endpoint.sel(ctx, &q.clientQuerier, hints, labels.EmptyLabels(), matchers))
-}
-
-type chunkQuerier struct{ endpointQuerier }
-
-// Select implements storage.ChunkQuerier.
-func (q *chunkQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
-	matchers ...*labels.Matcher) storage.ChunkSeriesSet {
-	return series.ToChunkSeriesSet(q.endpoint.sel(ctx, &q.clientQuerier, hints, labels.EmptyLabels(), matchers))
 }

@@ -69,20 +69,18 @@ func TestClient_ReadsAllSeriesOfEitherServer(t *testing.T) {
 			closeGot()
 			closeWant()
 		}
-		remoteQuerier, err := client.Querier(startMS, startMS+9*hourMS)
-		if err != nil {
-			t.Fatal(err)
-		}
+		far, closeFar := raw(t, client, startMS, startMS+9*hourMS, everything)
 		localQuerier, err := s.Querier(startMS, startMS+9*hourMS)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := sum(t, remoteQuerier.Select(context.Background(), false, nil, everything), asIs)
+		got := sum(t, series.ToSeriesSet(far), asIs)
 		want := sum(t, localQuerier.Select(context.Background(), true, nil, everything), asIs)
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
-		if err := errors.Join(remoteQuerier.Close(), localQuerier.Close()); err != nil {
+		closeFar()
+		if err := localQuerier.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -181,12 +179,9 @@ func TestClient_CutsChunksToTheRange(t *testing.T) {
 		mint, maxt int64
 		samples    int
 	}{{0, 199, 200}, {10, 150, 141}, {0, 99, 100}, {99, 100, 2}, {150, 900, 50}, {300, 400, 0}} {
-		q, err := client.Querier(tt.mint, tt.maxt)
-		if err != nil {
-			t.Fatal(err)
-		}
 		n := 0
-		set := q.Select(context.Background(), true, nil, everything)
+		encoded, done := raw(t, client, tt.mint, tt.maxt, everything)
+		set := series.ToSeriesSet(encoded)
 		for set.Next() {
 			it := set.At().Iterator(nil)
 			for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
@@ -198,7 +193,7 @@ func TestClient_CutsChunksToTheRange(t *testing.T) {
 		if n != 3*tt.samples || set.Err() != nil {
 			t.Errorf("from %d to %d: %d samples, want %d, %v", tt.mint, tt.maxt, n, 3*tt.samples, set.Err())
 		}
-		_ = q.Close()
+		done()
 	}
 }
 

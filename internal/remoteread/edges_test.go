@@ -161,21 +161,11 @@ func TestClient_TypesOfResponses(t *testing.T) {
 func TestClient_ListsNoLabels(t *testing.T) {
 	client := NewClient(ClientOptions{URL: "http://127.0.0.1:1"})
 	raw, err1 := client.RawQuerier(t.Context(), 0, 1)
-	samples, err2 := client.Querier(0, 1)
-	chunks := &chunkQuerier{Endpoint{Client: client}.querier(0, 1)}
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
+	if err1 != nil {
+		t.Fatal(err1)
 	}
 	if _, err := raw.LabelNames(t.Context(), series.SelectOptions{}); !errors.Is(err, ErrLabels) {
 		t.Error(err)
-	}
-	for _, q := range []storage.LabelQuerier{samples, chunks} {
-		if _, _, err := q.LabelNames(t.Context(), nil); !errors.Is(err, ErrLabels) {
-			t.Error(err)
-		}
-		if _, _, err := q.LabelValues(t.Context(), "a", nil); !errors.Is(err, ErrLabels) {
-			t.Error(err)
-		}
 	}
 }
 
@@ -186,16 +176,13 @@ func TestClient_HintsReachTheServer(t *testing.T) {
 		streamOf(nil).ServeHTTP(w, r)
 	}))
 	for _, only := range []bool{false, true} {
-		q, err := NewClient(ClientOptions{URL: address, SamplesOnly: only}).Querier(1, 9)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := &Querier{client: NewClient(ClientOptions{URL: address, SamplesOnly: only}), mint: 1, maxt: 9}
 		hints := &storage.SelectHints{Step: 2, Func: "rate", Start: 3, End: 4, Grouping: []string{"a"}, By: true, Range: 5}
 		var matchers []*labels.Matcher
 		for kind, pattern := range map[labels.MatchType]string{labels.MatchEqual: "=", labels.MatchNotEqual: "!=", labels.MatchRegexp: "=~", labels.MatchNotRegexp: "!~"} {
 			matchers = append(matchers, labels.MustNewMatcher(kind, "m"+fmt.Sprint(int(kind)), "v"+pattern))
 		}
-		if set := q.Select(t.Context(), true, hints, matchers...); set.Next() || set.Err() != nil {
+		if set := q.sel(t.Context(), hints, matchers); set.Next() || set.Err() != nil {
 			t.Error(set.Err())
 		}
 		if err := q.Close(); err != nil {
@@ -536,9 +523,8 @@ func TestFanout_ErrorsOfOpeningAreReturned(t *testing.T) {
 		f := NewFanout(brokenLocal{})
 		f.SetEndpoints(endpoints)
 		_, err1 := f.Querier(0, 1)
-		_, err2 := f.ChunkQuerier(0, 1)
-		_, err3 := f.RawQuerier(t.Context(), 0, 1)
-		for i, err := range []error{err1, err2, err3} {
+		_, err2 := f.RawQuerier(t.Context(), 0, 1)
+		for i, err := range []error{err1, err2} {
 			if !errors.Is(err, errBroken) {
 				t.Errorf("%d endpoints, querier %d: %v", len(endpoints), i, err)
 			}
@@ -550,7 +536,7 @@ func TestFanoutQuerier_ClosesAllParts(t *testing.T) {
 	from := &transport{respond: responding(http.StatusOK, streamed, bytes.NewReader(frames(5)))}
 	client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
 	local := &listed{closed: errBroken, open: 1}
-	q := &fanoutQuerier{local: listedQuerier{local}, remote: []endpointQuerier{Endpoint{Client: client}.querier(0, 9)}}
+	q := &fanoutQuerier{local: listedQuerier{local}, remote: []endpointQuerier{{client.Querier(0, 9), Endpoint{}}}}
 	if set := q.Select(t.Context(), series.SelectOptions{}, everything); !set.Next() || from.open != 1 {
 		t.Fatalf("%v, %d responses", set.Err(), from.open)
 	}
@@ -567,7 +553,7 @@ func TestEndpoint_IsNotQueriedWithoutItsMatchers(t *testing.T) {
 	from := &transport{respond: responding(http.StatusOK, streamed, bytes.NewReader(frames(5)))}
 	client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
 	e := Endpoint{Client: client, RequiredMatchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old")}}
-	q := &clientQuerier{client: client, maxt: 9}
+	q := &Querier{client: client, maxt: 9}
 	for _, set := range []series.Set{e.sel(t.Context(), q, nil, labels.EmptyLabels(), []*labels.Matcher{everything}), e.sel(t.Context(), q, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything})} {
 		if set.Next() || set.Err() != nil || len(from.contexts) != 0 {
 			t.Errorf("%v, %d requests", set.Err(), len(from.contexts))
@@ -584,7 +570,7 @@ func (corruptSource) Chunks() []series.Chunk { return nil }
 func (corruptSource) close() error           { return nil }
 
 func TestEndpoint_CorruptLabelsAreAnError(t *testing.T) {
-	set := Endpoint{ExternalLabels: labels.FromStrings("a", "b")}.sel(t.Context(), &clientQuerier{client: NewClient(ClientOptions{})}, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything}).(*orderedSet)
+	set := Endpoint{ExternalLabels: labels.FromStrings("a", "b")}.sel(t.Context(), &Querier{client: NewClient(ClientOptions{})}, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything}).(*orderedSet)
 	set.open = func() (source, error) { return corruptSource{}, nil }
 	if set.Next() || !errors.Is(set.Err(), labelenc.ErrCorrupt) {
 		t.Error(set.Err())

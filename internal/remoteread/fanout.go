@@ -5,7 +5,6 @@ import (
 	"errors"
 	"regexp"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -69,7 +68,7 @@ func (e Endpoint) required(matchers []*labels.Matcher) bool {
 
 // sel selects from the endpoint with a querier of its client, and adds the external labels that a series does not have.
 // All series that it returns match all matchers.
-func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.SelectHints, external labels.Labels,
+func (e Endpoint) sel(ctx context.Context, q *Querier, hints *storage.SelectHints, external labels.Labels,
 	matchers []*labels.Matcher) series.Set {
 	if !e.required(matchers) {
 		return series.Failed(nil)
@@ -157,10 +156,7 @@ func matchAll(matchers []*labels.Matcher, lset []byte) (bool, error) {
 // endpoint that fails before its first series adds a warning to the local result. An endpoint
 // that fails later fails the query. A Fanout is safe for concurrent use.
 type Fanout struct {
-	local interface {
-		storage.Queryable
-		storage.ChunkQueryable
-	}
+	local     storage.SampleAndChunkQueryable
 	endpoints atomic.Pointer[[]Endpoint]
 }
 
@@ -170,10 +166,7 @@ var (
 )
 
 // NewFanout returns a Fanout without endpoints.
-func NewFanout(local interface {
-	storage.Queryable
-	storage.ChunkQueryable
-}) *Fanout {
+func NewFanout(local storage.SampleAndChunkQueryable) *Fanout {
 	f := &Fanout{local: local}
 	f.SetEndpoints(nil)
 	return f
@@ -192,7 +185,7 @@ func (f *Fanout) endpointQueriers(mint, maxt int64) ([]endpointQuerier, error) {
 			return nil, err
 		}
 		if ok {
-			queriers = append(queriers, e.querier(mint, last))
+			queriers = append(queriers, endpointQuerier{e.Client.Querier(mint, last), e})
 		}
 	}
 	return queriers, nil
@@ -208,74 +201,33 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
-	merged := func() storage.Querier {
-		var remote []storage.Querier
-		for _, q := range endpoints {
-			remote = append(remote, &sampleQuerier{q})
-		}
-		return storage.NewMergeQuerier([]storage.Querier{local}, remote, storage.ChainedSeriesMerge)
-	}
-	return &anytimeQuerier{Querier: merged(), again: merged}, nil
-}
-
-// anytimeQuerier merges a local querier with remote queriers, and can select at any time. Prometheus' merge querier
-// panics if a selection follows the first Next of another selection, because an error of an endpoint fails all
-// selections of that endpoint. Here the selections before the first Next still fail together. A later selection uses
-// a new merge querier: the selections of that querier fail together, too.
-type anytimeQuerier struct {
-	storage.Querier
-	// returns a new merge querier of the same queriers. The new querier is not closed: Querier.Close closes the merged
-	// queriers
-	again func() storage.Querier
-
-	mu      sync.Mutex
-	current storage.Querier // the merge querier of the latest selections; nil: there was no selection
-	begun   *atomic.Bool    // whether Next of a set of current was called
-}
-
-// Select implements storage.Querier.
-func (q *anytimeQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints,
-	matchers ...*labels.Matcher) storage.SeriesSet {
-	q.mu.Lock()
-	if q.current == nil {
-		q.current, q.begun = q.Querier, new(atomic.Bool)
-	} else if q.begun.Load() {
-		q.current, q.begun = q.again(), new(atomic.Bool)
-	}
-	from, begun := q.current, q.begun
-	set := from.Select(ctx, sorted, hints, matchers...)
-	q.mu.Unlock()
-	return &anytimeSet{set, begun}
-}
-
-// anytimeSet records that it is being read.
-type anytimeSet struct {
-	storage.SeriesSet
-	begun *atomic.Bool
-}
-
-// Next implements storage.SeriesSet.
-func (s *anytimeSet) Next() bool {
-	s.begun.Store(true)
-	return s.SeriesSet.Next()
-}
-
-// ChunkQuerier implements storage.ChunkQueryable.
-func (f *Fanout) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
-	endpoints, err := f.endpointQueriers(mint, maxt)
+	raw, err := series.Open(context.Background(), f.local, mint, maxt)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, local.Close())
 	}
-	local, err := f.local.ChunkQuerier(mint, maxt)
-	if err != nil || len(endpoints) == 0 {
-		return local, err
-	}
-	var remote []storage.ChunkQuerier
-	for _, q := range endpoints {
-		remote = append(remote, &chunkQuerier{q})
-	}
-	return storage.NewMergeChunkQuerier([]storage.ChunkQuerier{local}, remote,
-		storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)), nil
+	return &sampleQuerier{local, &fanoutQuerier{local: raw, remote: endpoints}}, nil
+}
+
+// sampleQuerier selects with a fanoutQuerier. Its labels are those of the local storage, as remote read cannot list
+// them.
+type sampleQuerier struct {
+	storage.Querier
+	merged *fanoutQuerier
+}
+
+// Select implements storage.Querier. Series are always sorted.
+func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
+	matchers ...*labels.Matcher) storage.SeriesSet {
+	return series.ToSeriesSet(q.merged.sel(ctx, hints, labels.EmptyLabels(), matchers))
+}
+
+// Close implements storage.Querier.
+func (q *sampleQuerier) Close() error { return errors.Join(q.Querier.Close(), q.merged.Close()) }
+
+// ChunkQuerier implements storage.ChunkQueryable, of which Prometheus' API requires the type. All that reads chunks
+// takes RawQuerier (series.Open).
+func (f *Fanout) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // RawQuerier implements series.Source. It is the local storage's own querier if no
@@ -292,6 +244,12 @@ func (f *Fanout) RawQuerier(ctx context.Context, mint, maxt int64) (series.Queri
 	return &fanoutQuerier{local: local, remote: endpoints}, nil
 }
 
+// endpointQuerier reads from one endpoint.
+type endpointQuerier struct {
+	*Querier
+	endpoint Endpoint
+}
+
 // fanoutQuerier merges the local storage with the endpoints.
 type fanoutQuerier struct {
 	local  series.Querier
@@ -301,18 +259,20 @@ type fanoutQuerier struct {
 // Capabilities implements series.Querier.
 func (*fanoutQuerier) Capabilities() series.Capabilities { return series.Capabilities{External: true} }
 
-// Select implements series.Querier. The local storage stores series without
-// the external labels. The series of an endpoint may have them, and whether the endpoint gets
-// a matcher for them depends on the request. So the local storage and each endpoint
-// get the matchers of the request and add the labels to their own series. The results
-// are merged after that.
+// Select implements series.Querier.
 func (q *fanoutQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
-	external := opts.External
+	return q.sel(ctx, nil, opts.External, matchers)
+}
+
+// sel selects from all. The local storage stores series without the external labels. The series of an endpoint may have
+// them, and whether the endpoint gets a matcher for them depends on the request. So the local storage and each endpoint
+// get the matchers of the request and add the labels to their own series. The results are merged after that.
+func (q *fanoutQuerier) sel(ctx context.Context, hints *storage.SelectHints, external labels.Labels,
+	matchers []*labels.Matcher) series.Set {
 	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external,
 		matchers...))}
-	for i := range q.remote {
-		r := &q.remote[i]
-		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.sel(ctx, &r.clientQuerier, nil, external,
+	for _, r := range q.remote {
+		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.sel(ctx, r.Querier, hints, external,
 			matchers), name: r.endpoint.Name}))
 	}
 	return series.FromChunkSeriesSet(storage.NewMergeChunkSeriesSet(sets, 0,
@@ -328,8 +288,8 @@ func (q *fanoutQuerier) LabelNames(ctx context.Context, opts series.SelectOption
 // Close implements series.Querier.
 func (q *fanoutQuerier) Close() error {
 	err := q.local.Close()
-	for i := range q.remote {
-		err = errors.Join(err, q.remote[i].Close())
+	for _, r := range q.remote {
+		err = errors.Join(err, r.Close())
 	}
 	return err
 }

@@ -200,15 +200,15 @@ func TestEndpoint_SeriesWithoutExternalLabelsAreSortedInTheWholeWindow(t *testin
 	}
 	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), HoldBytesMax: 400_000}) // an eighth, as for chunks, is too little
 	e := Endpoint{Client: client, ExternalLabels: labels.FromStrings("m", "x")}
-	for name, sel := range map[string]func(q *clientQuerier) series.Set{
-		"PromQL": func(q *clientQuerier) series.Set {
+	for name, sel := range map[string]func(q *Querier) series.Set{
+		"PromQL": func(q *Querier) series.Set {
 			return e.sel(t.Context(), q, nil, labels.EmptyLabels(), []*labels.Matcher{everything})
 		},
-		"/api/v1/read": func(q *clientQuerier) series.Set {
+		"/api/v1/read": func(q *Querier) series.Set {
 			return e.sel(t.Context(), q, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything})
 		},
 	} {
-		q := &clientQuerier{client: client, mint: 0, maxt: 10}
+		q := &Querier{client: client, mint: 0, maxt: 10}
 		set, n := sel(q), 0
 		var last []byte
 		for ; set.Next(); n++ {

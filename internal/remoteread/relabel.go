@@ -16,31 +16,16 @@ import (
 // remove, or has another value of it.
 var ErrLabelMissing = errors.New("series of remote read lacks a label that is to be removed")
 
-// WithoutQuerier is the querier of RawQuerier, with selections that remove labels.
-type WithoutQuerier interface {
-	series.Querier
-	// SelectWithout removes the labels in without from every series. The matchers must select
-	// only series that have all of these labels: any other series ends the set with
-	// ErrLabelMissing.
-	//
-	// Prometheus sorts series before it adds its external labels, so its series arrive sorted by
-	// the remaining labels. inOrder states that the server sorts series in this way in a response
-	// of chunks. Then the client buffers a series only while the next series is smaller. If a
-	// series is smaller than one that was already returned, the set ends with ErrLimit. inOrder has
-	// no effect on a response of samples.
-	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
-	// SelectUnordered is SelectWithout for a caller that sorts the series itself. Series come in
-	// the order of the server, and a label set may occur twice. The client does not buffer series of chunks.
-	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
-}
-
-// WithoutQuerier returns the querier of RawQuerier; mint and maxt are inclusive, in ms.
-func (c *Client) WithoutQuerier(mint, maxt int64) WithoutQuerier {
-	return &clientQuerier{client: c, mint: mint, maxt: maxt}
-}
-
-// SelectWithout implements WithoutQuerier.
-func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels, inOrder bool,
+// SelectWithout removes the labels in without from every series. The matchers must select
+// only series that have all of these labels: any other series ends the set with
+// ErrLabelMissing.
+//
+// Prometheus sorts series before it adds its external labels, so its series arrive sorted by
+// the remaining labels. inOrder states that the server sorts series in this way in a response
+// of chunks. Then the client buffers a series only while the next series is smaller. If a
+// series is smaller than one that was already returned, the set ends with ErrLimit. inOrder has
+// no effect on a response of samples.
+func (q *Querier) SelectWithout(ctx context.Context, without labels.Labels, inOrder bool,
 	matchers ...*labels.Matcher) series.Set {
 	set := q.sel(ctx, nil, matchers)
 	if without.IsEmpty() {
@@ -57,8 +42,9 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 	return set
 }
 
-// SelectUnordered implements WithoutQuerier.
-func (q *clientQuerier) SelectUnordered(ctx context.Context, without labels.Labels,
+// SelectUnordered is SelectWithout for a caller that sorts the series itself. Series come in
+// the order of the server, and a label set may occur twice. The client does not buffer series of chunks.
+func (q *Querier) SelectUnordered(ctx context.Context, without labels.Labels,
 	matchers ...*labels.Matcher) series.Set {
 	set := q.SelectWithout(ctx, without, false, matchers...)
 	set.(*orderedSet).unordered = true

@@ -36,22 +36,15 @@ func peer(s *tsdb.Store, external labels.Labels) http.Handler {
 	}, 0, 10, 2000)
 }
 
-// sumOf reads through both interfaces of package storage and compares the results.
+// sumOf reads with a client.
 func sumOf(t testing.TB, client *Client, mint, maxt int64) summary {
 	t.Helper()
-	q, err := client.Querier(mint, maxt)
-	if err != nil {
-		t.Fatal(err)
+	set, done := raw(t, client, mint, maxt, everything)
+	got := sum(t, series.ToSeriesSet(set), asIs)
+	if !got.sorted {
+		t.Errorf("not sorted: %+v", got)
 	}
-	got := sum(t, q.Select(context.Background(), false, nil, everything), asIs)
-	c := &chunkQuerier{Endpoint{Client: client}.querier(mint, maxt)}
-	chunks := sum(t, storage.NewSeriesSetFromChunkSeriesSet(c.Select(context.Background(), false, nil, everything)), asIs)
-	if chunks != got || !got.sorted {
-		t.Errorf("chunk querier %+v, querier %+v", chunks, got)
-	}
-	if err := errors.Join(q.Close(), c.Close()); err != nil {
-		t.Error(err)
-	}
+	done()
 	return got
 }
 

@@ -9,9 +9,9 @@
 // has a status code. A later error cuts the connection, so that no client takes a partial
 // response for a complete one.
 //
-// Client: it requests chunks and returns them through the raw interface and the interfaces of
-// package storage, one series at a time, in a buffer that is reused. A server that has only
-// samples sends samples, which the client decodes as a whole, up to a limit. There is no storage here.
+// Client: it requests chunks and returns them through the raw interface, one series at a time, in a buffer that is
+// reused. A server that has only samples sends samples, which the client decodes as a whole, up to a limit. There is no
+// storage here.
 //
 // On the wire:
 //

@@ -76,11 +76,11 @@ func TestSelectWithout_SortsUnlessTheServerDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name == "one of the same labels" { // the client joins frames of one series
-			set := q.(WithoutQuerier).SelectWithout(context.Background(), tt.without, tt.inOrder, everything)
+			set := q.(*Querier).SelectWithout(context.Background(), tt.without, tt.inOrder, everything)
 			if !set.Next() || len(set.Chunks()) != 2 || set.Next() || set.Err() != nil {
 				t.Errorf("%s: %v", name, set.Err())
 			}
-		} else if got, err := texts(t, q.(WithoutQuerier).SelectWithout(context.Background(), tt.without, tt.inOrder, everything)); fmt.Sprint(got) != tt.want || !errors.Is(err, tt.err) || tt.err == nil && err != nil {
+		} else if got, err := texts(t, q.(*Querier).SelectWithout(context.Background(), tt.without, tt.inOrder, everything)); fmt.Sprint(got) != tt.want || !errors.Is(err, tt.err) || tt.err == nil && err != nil {
 			t.Errorf("%s: %v, %v, want %s, %v", name, got, err, tt.want, tt.err)
 		}
 		if err := q.Close(); err != nil {
@@ -98,7 +98,7 @@ func TestSelectUnordered_KeepsTheOrderOfTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := texts(t, q.(WithoutQuerier).SelectUnordered(context.Background(), without, everything)); fmt.Sprint(got) != want || err != nil {
+		if got, err := texts(t, q.(*Querier).SelectUnordered(context.Background(), without, everything)); fmt.Sprint(got) != want || err != nil {
 			t.Errorf("%v, %v, want %s", got, err, want)
 		}
 		if err := q.Close(); err != nil {
@@ -114,7 +114,7 @@ func TestSelectWithout_ServersThatFailAreUnavailable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := texts(t, q.(WithoutQuerier).SelectWithout(context.Background(), euZ, inOrder, everything)); got != nil || !errors.Is(err, ErrUnavailable) {
+		if got, err := texts(t, q.(*Querier).SelectWithout(context.Background(), euZ, inOrder, everything)); got != nil || !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%v, %v", got, err)
 		}
 		if names, err := q.LabelNames(context.Background(), series.SelectOptions{}); names != nil || !errors.Is(err, ErrLabels) {
@@ -123,16 +123,6 @@ func TestSelectWithout_ServersThatFailAreUnavailable(t *testing.T) {
 		if err := q.Close(); err != nil {
 			t.Error(err)
 		}
-	}
-	q, err := client.Querier(0, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if names, _, err := q.LabelNames(context.Background(), nil); names != nil || !errors.Is(err, ErrLabels) {
-		t.Errorf("%v, %v", names, err)
-	}
-	if values, _, err := q.LabelValues(context.Background(), "a", nil); values != nil || !errors.Is(err, ErrLabels) {
-		t.Errorf("%v, %v", values, err)
 	}
 }
 
@@ -150,7 +140,7 @@ func TestOrderedSet_AheadIsTheNextSeries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := q.(WithoutQuerier).SelectWithout(context.Background(), euZ, true, everything)
+		set := q.(*Querier).SelectWithout(context.Background(), euZ, true, everything)
 		for _, want := range tt.ahead {
 			if !set.Next() {
 				t.Fatal(set.Err())

@@ -43,6 +43,7 @@ import (
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
@@ -593,8 +594,8 @@ func TestGolden_ClientReadsRemoteReadResponsesOfPrometheus(t *testing.T) {
 		}))
 		defer replay.Close()
 		client := remoteread.NewClient(remoteread.ClientOptions{URL: replay.URL})
-		q := try(client.Querier(goldenStart, goldenStart+5400_000)).must(t)
-		set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchRegexp, "__name__", "golden_.+"))
+		q := try(client.RawQuerier(t.Context(), goldenStart, goldenStart+5400_000)).must(t)
+		set := series.ToSeriesSet(q.Select(t.Context(), series.SelectOptions{}, labels.MustNewMatcher(labels.MatchRegexp, "__name__", "golden_.+")))
 		var lines []string
 		for set.Next() {
 			it := set.At().Iterator(nil)

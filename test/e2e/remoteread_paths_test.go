@@ -36,6 +36,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 const hourMS = int64(3600_000)
@@ -190,9 +191,9 @@ func contentOf(t testing.TB, set storage.SeriesSet) content {
 // readBy reads with ferula's remote read client.
 func readBy(t testing.TB, address string, samplesOnly bool, mint, maxt int64, matchers ...*labels.Matcher) content {
 	t.Helper()
-	q := try(remoteread.NewClient(remoteread.ClientOptions{URL: address, SamplesOnly: samplesOnly, Timeout: time.Minute}).Querier(mint, maxt)).must(t)
+	q := try(remoteread.NewClient(remoteread.ClientOptions{URL: address, SamplesOnly: samplesOnly, Timeout: time.Minute}).RawQuerier(t.Context(), mint, maxt)).must(t)
 	defer q.Close()
-	return contentOf(t, q.Select(context.Background(), true, nil, matchers...))
+	return contentOf(t, series.ToSeriesSet(q.Select(t.Context(), series.SelectOptions{}, matchers...)))
 }
 
 // samplesProxy forwards remote read requests, changed to accept only SAMPLES.

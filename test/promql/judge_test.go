@@ -359,7 +359,17 @@ func overRemoteRead(t testing.TB, s storage.Storage) storage.Queryable {
 	t.Helper()
 	server := httptest.NewServer(remoteread.NewServer(remoteread.Options{FrameBytesMax: 1 << 20, SamplesMax: 50_000_000}, s, slog.New(slog.DiscardHandler), nil))
 	t.Cleanup(server.Close)
-	return remoteread.NewClient(remoteread.ClientOptions{URL: server.URL, HTTP: server.Client()})
+	f := remoteread.NewFanout(nothing{})
+	f.SetEndpoints([]remoteread.Endpoint{{Client: remoteread.NewClient(remoteread.ClientOptions{URL: server.URL, HTTP: server.Client()})}})
+	return f
+}
+
+// nothing is the local storage beside the endpoint.
+type nothing struct{}
+
+func (nothing) Querier(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }
+func (nothing) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
+	return storage.NoopChunkedQuerier(), nil
 }
 
 func overStoreAPI(t testing.TB, s storage.Storage) storage.Queryable {

@@ -23,12 +23,14 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	instruments "github.com/ferula-io/ferula/metrics"
@@ -106,28 +108,21 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 }
 
-func orDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
-}
-
 func (o Options) withDefaults() Options {
-	orDefault(&o.PartBytes, 512<<10)
-	orDefault(&o.EntryBytesMax, 32<<20)
-	orDefault(&o.InFlightBytesMax, 128<<20)
-	orDefault(&o.HeldBytesMax, 64<<20)
-	orDefault(&o.LookupTimeout, 250*time.Millisecond)
-	orDefault(&o.WholeTimeout, 5*time.Second)
-	orDefault(&o.SetTimeout, time.Second)
-	orDefault(&o.MergeTimeout, 30*time.Second)
-	orDefault(&o.CloseTimeout, 2*time.Second)
-	orDefault(&o.Workers, 10)
-	orDefault(&o.QueueMax, 10_000)
-	orDefault(&o.BreakerFailures, 5)
-	orDefault(&o.BreakerBackoff, time.Second)
-	orDefault(&o.BreakerBackoffMax, max(30*time.Second, o.BreakerBackoff))
+	o.PartBytes = cmp.Or(o.PartBytes, 512<<10)
+	o.EntryBytesMax = cmp.Or(o.EntryBytesMax, 32<<20)
+	o.InFlightBytesMax = cmp.Or(o.InFlightBytesMax, 128<<20)
+	o.HeldBytesMax = cmp.Or(o.HeldBytesMax, 64<<20)
+	o.LookupTimeout = cmp.Or(o.LookupTimeout, 250*time.Millisecond)
+	o.WholeTimeout = cmp.Or(o.WholeTimeout, 5*time.Second)
+	o.SetTimeout = cmp.Or(o.SetTimeout, time.Second)
+	o.MergeTimeout = cmp.Or(o.MergeTimeout, 30*time.Second)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, 2*time.Second)
+	o.Workers = cmp.Or(o.Workers, 10)
+	o.QueueMax = cmp.Or(o.QueueMax, 10_000)
+	o.BreakerFailures = cmp.Or(o.BreakerFailures, 5)
+	o.BreakerBackoff = cmp.Or(o.BreakerBackoff, time.Second)
+	o.BreakerBackoffMax = cmp.Or(o.BreakerBackoffMax, max(30*time.Second, o.BreakerBackoff))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -177,7 +172,7 @@ type Cache struct {
 	queueLock  sync.RWMutex // guards closed against sends
 	closed     bool
 	workers    sync.WaitGroup
-	pending    pending
+	pending    atomic.Int64 // jobs of queue that are not done
 }
 
 // New returns a cache that owns store: Close closes it. Its metrics are registered in set, which
@@ -236,8 +231,13 @@ func (c *Cache) Close() error {
 	return c.store.store.Close()
 }
 
-// Flush waits until everything committed so far is in the store or has failed.
-func (c *Cache) Flush(ctx context.Context) error { return c.pending.wait(ctx) }
+// Flush waits until no write is pending, for tests.
+func (c *Cache) Flush(ctx context.Context) error {
+	for c.pending.Load() > 0 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return ctx.Err()
+}
 
 // lock returns the lock of the value at base.
 func (c *Cache) lock(base string) *sync.Mutex {
@@ -254,12 +254,12 @@ func (c *Cache) enqueue(do job) bool {
 	if c.closed {
 		return false
 	}
-	c.pending.add()
+	c.pending.Add(1)
 	select {
 	case c.queue <- do:
 		return true
 	default:
-		c.pending.done()
+		c.pending.Add(-1)
 		return false
 	}
 }
@@ -267,45 +267,6 @@ func (c *Cache) enqueue(do job) bool {
 func (c *Cache) work() {
 	for do := range c.queue {
 		do(c.background)
-		c.pending.done()
-	}
-}
-
-// pending counts the work in progress, for Flush.
-type pending struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // closed when n is 0; nil: nothing was added yet
-}
-
-func (p *pending) add() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.n == 0 {
-		p.idle = make(chan struct{})
-	}
-	p.n++
-}
-
-func (p *pending) done() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.n--; p.n == 0 {
-		close(p.idle)
-	}
-}
-
-func (p *pending) wait(ctx context.Context) error {
-	p.mu.Lock()
-	idle := p.idle
-	p.mu.Unlock()
-	if idle == nil {
-		return nil
-	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+		c.pending.Add(-1)
 	}
 }

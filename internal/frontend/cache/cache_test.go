@@ -310,7 +310,7 @@ func TestLookup_DamagedValueIsAMiss(t *testing.T) {
 			store.mu.Unlock()
 		}
 		for key, v := range whole {
-			for i := 0; i < len(v); i += 1 + i/200 {
+			for i := 0; i < len(v); i += 1 + i/50 {
 				bad := bytes.Clone(v)
 				bad[i] ^= 1 << (i % 8)
 				store.values[key] = bad

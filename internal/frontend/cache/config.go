@@ -195,13 +195,13 @@ func (c *configuration) readMemory(text []byte) error {
 	if y.MaxSizeItems < 0 || y.Validity < 0 {
 		return errors.New("max_size_items and validity cannot be negative")
 	}
-	orDefault(&c.TTL, time.Duration(y.Validity))
+	c.TTL = cmp.Or(c.TTL, time.Duration(y.Validity))
 	c.memoryUnlimited = y.MaxSize == 0
 	c.Memory = MemoryOptions{BytesMax: int64(y.MaxSize), ItemsMax: y.MaxSizeItems}
-	orDefault(&c.Memory.BytesMax, memoryBytesMax)
+	c.Memory.BytesMax = cmp.Or(c.Memory.BytesMax, memoryBytesMax)
 	// One response must not evict all others, and a part must fit.
-	orDefault(&c.PartBytes, int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin))))
-	orDefault(&c.EntryBytesMax, max(c.Memory.BytesMax/4, partBytesMin, int64(c.PartBytes)))
+	c.PartBytes = cmp.Or(c.PartBytes, int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin))))
+	c.EntryBytesMax = cmp.Or(c.EntryBytesMax, max(c.Memory.BytesMax/4, partBytesMin, int64(c.PartBytes)))
 	return nil
 }
 
@@ -216,8 +216,8 @@ type breakerYAML struct {
 
 func (c *configuration) setBreaker(y breakerYAML) {
 	if c.breakerSet = y.Enabled; y.Enabled {
-		orDefault(&c.BreakerFailures, int(y.ConsecutiveFailures))
-		orDefault(&c.BreakerBackoff, time.Duration(y.OpenDuration))
+		c.BreakerFailures = cmp.Or(c.BreakerFailures, int(y.ConsecutiveFailures))
+		c.BreakerBackoff = cmp.Or(c.BreakerBackoff, time.Duration(y.OpenDuration))
 	}
 }
 
@@ -256,7 +256,7 @@ func (c *configuration) readMemcached(text []byte) error {
 	if err := errors.Join(append(faults, err)...); err != nil {
 		return err
 	}
-	orDefault(&c.TTL, cmp.Or(time.Duration(y.Expiration), expirationDefault))
+	c.TTL = cmp.Or(c.TTL, cmp.Or(time.Duration(y.Expiration), expirationDefault))
 	c.Memcached = MemcachedOptions{
 		Addresses: y.Addresses, AutoDiscovery: y.AutoDiscovery, UpdateInterval: time.Duration(y.DNSProviderUpdateInterval),
 		Timeout: time.Duration(y.Timeout), IdleConnectionsMax: y.MaxIdleConnections, OperationsMax: y.MaxGetMultiConcurrency,
@@ -267,13 +267,13 @@ func (c *configuration) readMemcached(text []byte) error {
 		if *y.MaxItemSize == 0 { // any size, as in Thanos
 			c.memcachedAnySize, c.Memcached.ItemBytesMax = true, 1<<40
 		}
-		orDefault(&c.PartBytes, int(min(512<<10, c.Memcached.ItemBytesMax-2*itemOverheadBytes)))
+		c.PartBytes = cmp.Or(c.PartBytes, int(min(512<<10, c.Memcached.ItemBytesMax-2*itemOverheadBytes)))
 		if c.PartBytes < partBytesMin {
 			return fmt.Errorf("max_item_size: %d bytes: at least %d", c.Memcached.ItemBytesMax, partBytesMin+2*itemOverheadBytes)
 		}
 	}
-	orDefault(&c.Workers, y.MaxAsyncConcurrency)
-	orDefault(&c.QueueMax, y.MaxAsyncBufferSize)
+	c.Workers = cmp.Or(c.Workers, y.MaxAsyncConcurrency)
+	c.QueueMax = cmp.Or(c.QueueMax, y.MaxAsyncBufferSize)
 	c.setBreaker(y.SetAsyncCircuitBreaker)
 	c.Memcached.ServerFailures, c.Memcached.ServerBackoff = c.BreakerFailures, c.BreakerBackoff
 	return nil
@@ -322,7 +322,7 @@ func (c *configuration) readRedis(text []byte) error {
 	if err := errors.Join(append(faults, err)...); err != nil {
 		return err
 	}
-	orDefault(&c.TTL, cmp.Or(time.Duration(y.Expiration), expirationDefault))
+	c.TTL = cmp.Or(c.TTL, cmp.Or(time.Duration(y.Expiration), expirationDefault))
 	c.Redis = RedisOptions{
 		Address: y.Addr, MasterName: y.MasterName, Prefix: y.Prefix, Username: y.Username, Password: y.Password,
 		Database:    y.DB,
@@ -332,9 +332,9 @@ func (c *configuration) readRedis(text []byte) error {
 		ConnectionAgeMax: time.Duration(y.MaxConnAge),
 		TLS:              tls,
 	}
-	orDefault(&c.Redis.ConnectionsMax, y.MaxGetMultiConcurrency)
-	orDefault(&c.Workers, y.MaxAsyncConcurrency)
-	orDefault(&c.QueueMax, y.MaxAsyncBufferSize)
+	c.Redis.ConnectionsMax = cmp.Or(c.Redis.ConnectionsMax, y.MaxGetMultiConcurrency)
+	c.Workers = cmp.Or(c.Workers, y.MaxAsyncConcurrency)
+	c.QueueMax = cmp.Or(c.QueueMax, y.MaxAsyncBufferSize)
 	c.setBreaker(y.SetAsyncCircuitBreaker)
 	return nil
 }

@@ -19,33 +19,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestPending_WaitEndsWithItsContext(t *testing.T) {
-	var p pending
-	check(t, p.wait(context.Background()) == nil, "waited for nothing")
-	p.add()
-	p.add()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	check(t, errors.Is(p.wait(ctx), context.Canceled), "no error")
+func TestFlush_WaitsForPendingWritesUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p pending
-		p.add()
-		p.add()
-		var ended atomic.Int32
-		for range 2 {
-			go func() {
-				if p.wait(context.Background()) == nil {
-					ended.Add(1)
-				}
-			}()
-		}
-		synctest.Wait()
-		p.done()
-		synctest.Wait()
-		check(t, ended.Load() == 0, "one of two jobs is pending")
-		p.done()
-		synctest.Wait()
-		check(t, ended.Load() == 2, "%d ended", ended.Load())
+		var c Cache
+		check(t, c.Flush(t.Context()) == nil, "waited for nothing")
+		c.pending.Add(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		check(t, errors.Is(c.Flush(ctx), context.Canceled), "no error")
+		time.AfterFunc(time.Second, func() { c.pending.Add(-1) })
+		begun := time.Now()
+		check(t, c.Flush(t.Context()) == nil && time.Since(begun) >= time.Second, "did not wait")
 	})
 }
 

@@ -43,14 +43,14 @@ type MemcachedOptions struct {
 }
 
 func (o MemcachedOptions) withDefaults() MemcachedOptions {
-	orDefault(&o.UpdateInterval, 10*time.Second)
-	orDefault(&o.Timeout, 500*time.Millisecond)
-	orDefault(&o.IdleConnectionsMax, 100)
-	orDefault(&o.OperationsMax, 100)
-	orDefault(&o.ItemBytesMax, 1<<20)
-	orDefault(&o.ServerFailures, 5)
-	orDefault(&o.ServerBackoff, time.Second)
-	orDefault(&o.ServerBackoffMax, max(30*time.Second, o.ServerBackoff))
+	o.UpdateInterval = cmp.Or(o.UpdateInterval, 10*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 500*time.Millisecond)
+	o.IdleConnectionsMax = cmp.Or(o.IdleConnectionsMax, 100)
+	o.OperationsMax = cmp.Or(o.OperationsMax, 100)
+	o.ItemBytesMax = cmp.Or(o.ItemBytesMax, 1<<20)
+	o.ServerFailures = cmp.Or(o.ServerFailures, 5)
+	o.ServerBackoff = cmp.Or(o.ServerBackoff, time.Second)
+	o.ServerBackoffMax = cmp.Or(o.ServerBackoffMax, max(30*time.Second, o.ServerBackoff))
 	o.Resolver = cmp.Or[dnslookup.Resolver](o.Resolver, net.DefaultResolver)
 	if o.Now == nil {
 		o.Now = time.Now

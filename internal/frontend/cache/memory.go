@@ -62,7 +62,7 @@ func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	if opts.BytesMax < 0 || opts.ItemsMax < 0 {
 		return nil, fmt.Errorf("memory cache: bytes %d and items %d cannot be negative", opts.BytesMax, opts.ItemsMax)
 	}
-	orDefault(&opts.BytesMax, memoryBytesMax)
+	opts.BytesMax = cmp.Or(opts.BytesMax, memoryBytesMax)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}

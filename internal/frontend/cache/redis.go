@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -37,11 +38,11 @@ type RedisOptions struct {
 }
 
 func (o RedisOptions) withDefaults() RedisOptions {
-	orDefault(&o.DialTimeout, 5*time.Second)
-	orDefault(&o.ReadTimeout, 3*time.Second)
-	orDefault(&o.WriteTimeout, 3*time.Second)
-	orDefault(&o.ConnectionsMax, 100)
-	orDefault(&o.IdleTimeout, 30*time.Minute)
+	o.DialTimeout = cmp.Or(o.DialTimeout, 5*time.Second)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 3*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 3*time.Second)
+	o.ConnectionsMax = cmp.Or(o.ConnectionsMax, 100)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 30*time.Minute)
 	return o
 }
 

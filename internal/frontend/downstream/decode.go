@@ -39,23 +39,15 @@ type decoder struct {
 	in  *bufio.Reader
 	out interface {
 		io.Reader
-		reset(src io.Reader) error
+		Reset(src io.Reader) error
 	}
 }
 
-type gzipReader struct{ gzip.Reader }
-
-func (d *gzipReader) reset(src io.Reader) error { return d.Reset(src) }
-
-type zstdReader struct{ *zstd.Decoder }
-
-func (d zstdReader) reset(src io.Reader) error { return d.Reset(src) }
-
 type snappyReader struct{ *s2.Reader }
 
-func (d snappyReader) reset(src io.Reader) error { d.Reset(src); return nil }
+func (d snappyReader) Reset(src io.Reader) error { d.Reader.Reset(src); return nil }
 
-func makeGzip() *decoder { return &decoder{out: &gzipReader{}} }
+func makeGzip() *decoder { return &decoder{out: &gzip.Reader{}} }
 
 func makeSnappy() *decoder {
 	return &decoder{out: snappyReader{s2.NewReader(nil, s2.ReaderMaxBlockSize(snappyBlockMaxBytes),
@@ -67,7 +59,7 @@ func makeSnappy() *decoder {
 func makeZstd() *decoder {
 	d, _ := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), // valid options
 		zstd.WithDecoderMaxWindow(zstdWindowMaxBytes))
-	return &decoder{out: zstdReader{d}}
+	return &decoder{out: d}
 }
 
 // decoding decodes one body. It takes a decoder from the pool at the first read and
@@ -117,7 +109,7 @@ func (d *decoding) begin() error {
 		d.put(borrowed)
 		return err
 	}
-	if err := borrowed.out.reset(borrowed.in); err != nil {
+	if err := borrowed.out.Reset(borrowed.in); err != nil {
 		d.put(borrowed)
 		return err
 	}

@@ -24,7 +24,7 @@ func TestTransport_BuildLeavesTheRestToThisPackage(t *testing.T) {
 	check(t, "proxy of the environment", transport.Proxy != nil, true)
 	check(t, "expect_continue_timeout", transport.ExpectContinueTimeout, time.Second)
 	check(t, "response_header_timeout", transport.ResponseHeaderTimeout, 0)
-	check(t, "TLS", transport.TLSClientConfig.MinVersion, tls.VersionTLS12)
+	check(t, "TLS", transport.TLSClientConfig.MinVersion, 0) // Go's default, 1.2
 	check(t, "HTTP/2", transport.ForceAttemptHTTP2, false)
 	if err := (Transport{MaxIdleConns: new(int), MaxIdleConnsPerHost: new(int), MaxConnsPerHost: new(int)}).Validate(); err != nil {
 		t.Errorf("none: %v", err)

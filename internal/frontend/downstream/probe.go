@@ -17,7 +17,7 @@ const (
 
 // ProbeOptions are the options of a Probe.
 type ProbeOptions struct {
-	Every time.Duration // interval of the probes; 0: 10 s, negative: none, the downstream counts as ready
+	Every time.Duration // interval of the probes; 0: 10 s
 	Busy  func() bool   // reports whether all slots for requests to the downstream are in use
 
 	IsReady func() bool     // reports whether Ready was called later than Waiting
@@ -43,15 +43,11 @@ func NewProbe(client *Client, opts ProbeOptions) *Probe {
 // Run probes the downstream until ctx is canceled. It calls ProbeOptions.Ready or ProbeOptions.Waiting
 // at each change, and Waiting once if the downstream is unavailable from the start.
 func (p *Probe) Run(ctx context.Context) error {
-	every := p.opts.Every
 	// begun is when the previous probe ended or, for the first probe, when Run was called. A response since then shows
 	// that the downstream is available.
 	begun, reported := time.Now(), false
 	for ctx.Err() == nil {
-		var err error
-		if every > 0 {
-			err = p.probe(ctx)
-		}
+		err := p.probe(ctx)
 		// A probe takes no slot. If all slots are in use, the probe may still time out although the downstream is available:
 		// queries may hold all connections that max_conns_per_host allows. A downstream that was ready then stays ready.
 		alive := err == nil || p.respondedSince(begun) || p.opts.IsReady() && p.opts.Busy()
@@ -66,11 +62,7 @@ func (p *Probe) Run(ctx context.Context) error {
 			reported = true
 			p.opts.Waiting(err)
 		}
-		if every < 0 {
-			<-ctx.Done()
-			return nil
-		}
-		pause := every
+		pause := p.opts.Every
 		if !alive {
 			pause = min(pause, 2*time.Second) // the downstream may be starting
 		}

@@ -88,13 +88,6 @@ func TestProbe_ReportsEveryChangeOnce(t *testing.T) {
 	f.expect(t, "waiting: GET /-/ready returned status 500")
 }
 
-func TestProbe_WithoutProbesTheDownstreamIsReady(t *testing.T) {
-	f := newFixture(t, -1)
-	f.status.Store(http.StatusServiceUnavailable)
-	f.run(t)
-	f.expect(t, "ready")
-}
-
 func TestProbe_ResponsesToQueriesAndFullSlotsMeanAvailable(t *testing.T) {
 	f := newFixture(t, time.Hour)
 	before := time.Now().Add(-time.Nanosecond)

@@ -3,7 +3,6 @@ package downstream
 import (
 	"bytes"
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,17 +27,9 @@ type Transport struct {
 	MaxIdleConns          *int           `yaml:"max_idle_conns"`          // 100
 	MaxIdleConnsPerHost   *int           `yaml:"max_idle_conns_per_host"` // 100; Thanos: 2
 	MaxConnsPerHost       *int           `yaml:"max_conns_per_host"`      // no limit
-	TLSConfig             TLS            `yaml:"tls_config"`
-}
 
-// TLS configures how the server's certificate is verified and which client
-// certificate is sent, for an https downstream.
-type TLS struct {
-	CAFile             string `yaml:"ca_file"`
-	CertFile           string `yaml:"cert_file"` // read at every handshake, so that it may be renewed
-	KeyFile            string `yaml:"key_file"`
-	ServerName         string `yaml:"server_name"`
-	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+	// TLSConfig is for an https downstream. The client certificate is read again for every connection.
+	TLSConfig promconfig.TLSConfig `yaml:"tls_config"`
 }
 
 const (
@@ -51,7 +42,7 @@ const (
 
 // goTypeName matches the Go type that the YAML library adds to an error. It means
 // nothing to the author of a configuration file.
-var goTypeName = regexp.MustCompile(` (in|into) (type )?downstream\.\w+`)
+var goTypeName = regexp.MustCompile(` (in|into) (type )?(downstream|config)\.\w+`)
 
 // ParseTransport reads a Transport from YAML. Unknown and repeated keys are
 // errors that name their line.
@@ -92,8 +83,8 @@ func (t Transport) Validate() error {
 			errs = append(errs, fmt.Errorf("downstream transport: %s %d is negative", number.key, *number.value))
 		}
 	}
-	if (t.TLSConfig.CertFile == "") != (t.TLSConfig.KeyFile == "") {
-		errs = append(errs, errors.New("downstream transport: tls_config needs cert_file and key_file, or neither"))
+	if err := t.TLSConfig.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("downstream transport: tls_config: %w", err))
 	}
 	return errors.Join(errs...)
 }
@@ -101,9 +92,9 @@ func (t Transport) Validate() error {
 // build returns the transport of a client. HTTP/1.1 only: a response is one long
 // body, which HTTP/2 would cut into frames of 16 KiB and copy once more.
 func (t Transport) build(connectTimeout time.Duration, readBufferBytes int) (*http.Transport, error) {
-	config, err := t.TLSConfig.build()
+	config, err := promconfig.NewTLSConfig(&t.TLSConfig)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("downstream transport: tls_config: %w", err)
 	}
 	dialer := &net.Dialer{Timeout: max(0, connectTimeout), KeepAlive: keepAlive}
 	return &http.Transport{
@@ -134,16 +125,4 @@ func orInt(n *int, otherwise int) int {
 		return otherwise
 	}
 	return *n
-}
-
-// build loads the files. The client certificate is read again for every connection.
-func (t TLS) build() (*tls.Config, error) {
-	config, err := promconfig.NewTLSConfig(&promconfig.TLSConfig{
-		CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName,
-		InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("downstream transport: tls_config: %w", err)
-	}
-	return config, nil
 }

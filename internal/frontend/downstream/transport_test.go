@@ -20,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	promconfig "github.com/prometheus/common/config"
 )
 
 func TestParseTransport_HonoursThanosSettings(t *testing.T) {
@@ -75,12 +77,12 @@ func TestParseTransport_Defaults(t *testing.T) {
 func TestParseTransport_NamesEveryError(t *testing.T) {
 	for text, want := range map[string]string{
 		"idle_conn_timeout: 1m\nmax_idle_connections: 5": "line 2: field max_idle_connections not found",
-		"tls_config:\n  ca: x\n  cert: y":                "line 2: field ca not found\nline 3: field cert not found",
+		"tls_config:\n  cafile: x\n  certfile: y":        "line 2: field cafile not found\nline 3: field certfile not found",
 		"max_idle_conns: 1\nmax_idle_conns: 2":           "line 2: mapping key \"max_idle_conns\" already defined at line 1",
 		"max_idle_conns: many":                           "line 1: cannot unmarshal !!str `many` into int",
 		"idle_conn_timeout: 5":                           `not a valid duration string: "5"`,
 		"max_conns_per_host: -1":                         "max_conns_per_host -1 is negative",
-		"tls_config: {cert_file: x}":                     "tls_config needs cert_file and key_file, or neither",
+		"tls_config: {cert_file: x}":                     "key_file must be configured when a client certificate is configured",
 		"- a":                                            "line 1: cannot unmarshal !!seq",
 		"a: [":                                           "line 1",
 	} {
@@ -94,9 +96,9 @@ func TestParseTransport_NamesEveryError(t *testing.T) {
 func TestNew_ReportsEveryInvalidOption(t *testing.T) {
 	_, err := New(Options{
 		URL: "localhost:9090", Encodings: []string{"br"},
-		Transport: Transport{TLSConfig: TLS{KeyFile: "x"}},
+		Transport: Transport{TLSConfig: promconfig.TLSConfig{KeyFile: "x"}},
 	}, nil, nil)
-	for _, want := range []string{"--query-frontend.downstream-url", `"br"`, "key_file"} {
+	for _, want := range []string{"--query-frontend.downstream-url", `"br"`, "cert_file"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
@@ -205,14 +207,14 @@ func TestNew_ChecksTLSFiles(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []TLS{
+	for _, c := range []promconfig.TLSConfig{
 		{CAFile: filepath.Join(dir, "missing")}, {CAFile: empty}, {CertFile: cert, KeyFile: empty}, {CertFile: cert, KeyFile: otherKey},
 	} {
 		if _, err := New(Options{URL: "https://h", Transport: Transport{TLSConfig: c}}, nil, nil); err == nil {
 			t.Errorf("%+v is accepted", c)
 		}
 	}
-	if _, err := New(Options{URL: "https://h", Transport: Transport{TLSConfig: TLS{CertFile: cert, KeyFile: key}}}, nil, nil); err != nil {
+	if _, err := New(Options{URL: "https://h", Transport: Transport{TLSConfig: promconfig.TLSConfig{CertFile: cert, KeyFile: key}}}, nil, nil); err != nil {
 		t.Error(err)
 	}
 }

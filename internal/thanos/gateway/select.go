@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/util/annotations"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/series"
@@ -112,20 +113,12 @@ func each(n, atOnce int, f func(i int)) {
 		f(0)
 		return
 	}
-	next := make(chan int)
-	var all sync.WaitGroup
-	for range min(n, atOnce) {
-		all.Go(func() {
-			for i := range next {
-				f(i)
-			}
-		})
-	}
+	var all errgroup.Group
+	all.SetLimit(atOnce)
 	for i := range n {
-		next <- i
+		all.Go(func() error { f(i); return nil })
 	}
-	close(next)
-	all.Wait()
+	_ = all.Wait() // f handles its errors
 }
 
 // openBlock finds the series of a block; nil if there are none.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/grafana/regexp"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 	"golang.org/x/sync/semaphore"
 
@@ -33,7 +34,7 @@ const (
 func (s *Prometheus) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	mint = max(mint, s.minTime())
 	if maxt < mint {
-		return emptyQuerier{}, nil
+		return series.FromChunkQuerier(storage.NoopChunkedQuerier()), nil // not served
 	}
 	remote := s.remote(mint, maxt)
 	if s.blocks == nil {
@@ -51,28 +52,9 @@ func (s *Prometheus) RawQuerier(_ context.Context, mint, maxt int64) (series.Que
 }
 
 func (s *Prometheus) remote(mint, maxt int64) *querier {
-	return &querier{reads: s.reads, WithoutQuerier: s.read.WithoutQuerier(mint, maxt), Prometheus: s,
+	return &querier{reads: s.reads, Querier: s.read.Querier(mint, maxt), Prometheus: s,
 		external: s.ExternalLabels(), mint: mint, maxt: maxt}
 }
-
-// emptyQuerier is the querier of a time range that is not served. It returns no series.
-type emptyQuerier struct{}
-
-// Select implements series.Querier.
-func (emptyQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
-	return series.Failed(nil)
-}
-
-// LabelNames implements series.Querier.
-func (emptyQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
-	return nil, nil
-}
-
-// Capabilities implements series.Querier.
-func (emptyQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
-
-// Close implements series.Querier.
-func (emptyQuerier) Close() error { return nil }
 
 // withBlocks selects samples from blocks, and later ones by remote read.
 type withBlocks struct {
@@ -160,7 +142,7 @@ func (q *withBlocks) Close() error {
 // requests that each held some of their slots could wait for each other. A request therefore
 // acquires the slots of all its selections at once.
 type querier struct {
-	remoteread.WithoutQuerier
+	*remoteread.Querier
 	*Prometheus
 	external   labels.Labels
 	mint, maxt int64
@@ -275,7 +257,7 @@ func sortedLabels(bytesMax int, list func(func(labels.Labels) error) (warnings [
 
 // Close implements series.Querier.
 func (q *querier) Close() error {
-	err := q.WithoutQuerier.Close()
+	err := q.Querier.Close()
 	q.reads.Release(q.taken)
 	q.taken = 0
 	return err

@@ -14,13 +14,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/bucket"
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
@@ -30,7 +30,6 @@ import (
 const (
 	snapshotFile  = "blocks.snapshot"
 	snapshotMagic = "ferula blocks 2\n"
-	temporary     = ".tmp" // ends the name of a snapshot that is being written
 )
 
 // errSnapshot is the error of a snapshot that is not valid. It is not ErrCorrupt: no object of the bucket is at fault.
@@ -43,35 +42,12 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (l *Lister) load() {
 	if !l.ready {
 		l.ready = true
-		l.removeTemporary()
 		if err := l.readSnapshot(); err != nil && !errors.Is(err, os.ErrNotExist) {
 			l.opts.Logger.Warn("The snapshot of the blocks is not used; it is written again", "err", err)
 			l.known = map[ulid.ULID]*bucket.Meta{}
 		}
 	}
 	l.forget()
-}
-
-// removeTemporary removes temporary files of the snapshot. A process that was killed while it wrote the snapshot has
-// left them. They cannot be in use, because two processes must not use one directory: each would also remove the
-// file of pages of the other.
-func (l *Lister) removeTemporary() {
-	if l.opts.Dir == "" {
-		return
-	}
-	entries, err := os.ReadDir(l.opts.Dir)
-	if err != nil {
-		return // reading or writing the snapshot fails for the same reason, and is logged
-	}
-	for _, e := range entries {
-		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), snapshotFile+".") ||
-			!strings.HasSuffix(e.Name(), temporary) {
-			continue
-		}
-		if err := os.Remove(filepath.Join(l.opts.Dir, e.Name())); err != nil {
-			l.opts.Logger.Warn("A temporary file of the snapshot could not be removed", "err", err)
-		}
-	}
 }
 
 func (l *Lister) readSnapshot() error {
@@ -93,28 +69,15 @@ func (l *Lister) readSnapshot() error {
 	return nil
 }
 
-func (l *Lister) writeSnapshot() (err error) {
+func (l *Lister) writeSnapshot() error {
 	if l.opts.Dir == "" {
 		return nil
 	}
-	file, err := os.CreateTemp(l.opts.Dir, snapshotFile+".*"+temporary)
+	text, err := encodeSnapshot(maps.Values(l.known))
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-			_ = os.Remove(file.Name())
-		}
-	}()
-	text, err := encodeSnapshot(maps.Values(l.known))
-	if err == nil {
-		_, err = file.Write(text)
-	}
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), filepath.Join(l.opts.Dir, snapshotFile))
+	return files.WriteFile(files.Disk{}, filepath.Join(l.opts.Dir, snapshotFile), text)
 }
 
 // savedMeta is a Meta in the snapshot.

@@ -18,7 +18,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"net/url"
@@ -270,6 +269,7 @@ func (r *run) prepare(all *Rules) error {
 		return fmt.Errorf("%w: the range must be between 1970 and %d", ErrLimit, time.Unix(lastSecond, 0).UTC().Year())
 	}
 	o := owned{alerts: map[string]bool{}, names: map[string]bool{}}
+	var every []*rule
 	steps := 0
 	for _, g := range all.groups {
 		group := &group{Group: g, next: r.opts.Start}
@@ -294,13 +294,14 @@ func (r *run) prepare(all *Rules) error {
 			}
 			group.rules = append(group.rules, rule)
 		}
+		every = append(every, group.rules...)
 	}
 	if steps > EvaluationsMax {
 		return fmt.Errorf("%w: %d evaluations of rules, at most %d are allowed: choose a shorter range, fewer rules or "+
 			"a longer interval", ErrLimit, steps, EvaluationsMax)
 	}
 	read := false
-	for rule := range r.rules() {
+	for _, rule := range every {
 		reads := o.readBy(rule.Query())
 		rule.stepped = reads || dependsOnRange(rule.Query())
 		read = read || reads || rule.alerting != nil && rule.alerting.queries
@@ -316,22 +317,10 @@ func (r *run) prepare(all *Rules) error {
 		}
 		r.from = overlay{r.opts.Queryable, r.written, o, first}
 	}
-	for rule := range r.rules() {
+	for _, rule := range every {
 		rule.writes = read || r.opts.Record && rule.alerting == nil
 	}
 	return nil
-}
-
-func (r *run) rules() iter.Seq[*rule] {
-	return func(yield func(*rule) bool) {
-		for _, g := range r.groups {
-			for _, rule := range g.rules {
-				if !yield(rule) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // dependsOnRange reports whether the points of a range query can differ from those of instant queries. A label value

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
 
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -28,10 +27,8 @@ type History struct {
 
 // written is one series of a History.
 type written struct {
-	labels     labels.Labels
-	times      []int64
-	values     []float64
-	histograms []*histogram.FloatHistogram // nil: none; as long as times otherwise
+	promql.Series
+	firstMS, lastMS int64 // of its samples
 }
 
 func newHistory() *History {
@@ -62,11 +59,11 @@ func (h *History) write(rule *rule, ms int64, vector []promql.Sample) error {
 func (h *History) of(set labels.Labels) *written {
 	key := set.Hash()
 	for _, w := range h.byLabels[key] {
-		if labels.Equal(w.labels, set) {
+		if labels.Equal(w.Metric, set) {
 			return w
 		}
 	}
-	w := &written{labels: set}
+	w := &written{Series: promql.Series{Metric: set}, firstMS: math.MaxInt64, lastMS: math.MinInt64}
 	h.byLabels[key] = append(h.byLabels[key], w)
 	name := set.Get(labels.MetricName)
 	h.byName[name] = append(h.byName[name], w)
@@ -75,79 +72,46 @@ func (h *History) of(set labels.Labels) *written {
 
 // append appends a sample as a TSDB would: it reports false if the series has another or a later sample already.
 func (h *History) append(w *written, ms int64, v float64, fh *histogram.FloatHistogram) bool {
-	if n := len(w.times); n > 0 && w.times[n-1] >= ms {
-		return w.times[n-1] == ms && fh == nil && (w.histograms == nil || w.histograms[n-1] == nil) &&
-			math.Float64bits(w.values[n-1]) == math.Float64bits(v)
+	if w.lastMS >= ms {
+		n := len(w.Floats)
+		return w.lastMS == ms && fh == nil && n > 0 && w.Floats[n-1].T == ms &&
+			math.Float64bits(w.Floats[n-1].F) == math.Float64bits(v)
 	}
-	if fh != nil && w.histograms == nil {
-		w.histograms = make([]*histogram.FloatHistogram, len(w.times))
-	}
-	w.times, w.values = append(w.times, ms), append(w.values, v)
-	if w.histograms != nil {
-		w.histograms = append(w.histograms, fh)
+	w.firstMS, w.lastMS = min(w.firstMS, ms), ms
+	if fh == nil {
+		w.Floats = append(w.Floats, promql.FPoint{T: ms, F: v})
+	} else {
+		w.Histograms = append(w.Histograms, promql.HPoint{T: ms, H: fh})
 	}
 	h.samples++
 	return true
 }
 
-// Get implements storage.Samples.
-func (w *written) Get(i int) chunks.Sample { return sample{w, i} }
-
-// Len implements storage.Samples.
-func (w *written) Len() int { return len(w.times) }
-
-// sample is one sample of a series.
-type sample struct {
-	of *written
-	i  int
-}
-
-func (s sample) T() int64                      { return s.of.times[s.i] }
-func (s sample) ST() int64                     { return 0 }
-func (s sample) F() float64                    { return s.of.values[s.i] }
-func (s sample) H() *histogram.Histogram       { return nil }
-func (s sample) FH() *histogram.FloatHistogram { return s.of.histograms[s.i] }
-func (s sample) Copy() chunks.Sample           { return s }
-
-func (s sample) Type() chunkenc.ValueType {
-	if s.of.histograms != nil && s.of.histograms[s.i] != nil {
-		return chunkenc.ValFloatHistogram
-	}
-	return chunkenc.ValFloat
-}
-
-// between returns the samples of a range, inclusive.
-func (w *written) between(mint, maxt int64) *written {
-	from := sort.Search(len(w.times), func(i int) bool { return w.times[i] >= mint })
-	to := sort.Search(len(w.times), func(i int) bool { return w.times[i] > maxt })
-	part := &written{labels: w.labels, times: w.times[from:max(from, to)], values: w.values[from:max(from, to)]}
-	if w.histograms != nil {
-		part.histograms = w.histograms[from:max(from, to)]
-	}
-	return part
-}
-
 // find returns the series that match, with samples of a range, sorted by labels.
 func (h *History) find(mint, maxt int64, matchers []*labels.Matcher) []storage.Series {
-	var found []*written
+	var found []storage.Series
 	for name, list := range h.byName {
 		if !matchesName(name, matchers) {
 			continue
 		}
 		for _, w := range list {
-			if labels.Selector(matchers).Matches(w.labels) && w.times[0] <= maxt && w.times[len(w.times)-1] >= mint {
-				found = append(found, w.between(mint, maxt))
+			if !labels.Selector(matchers).Matches(w.Metric) || w.firstMS > maxt || w.lastMS < mint {
+				continue
 			}
+			found = append(found, promql.NewStorageSeries(promql.Series{Metric: w.Metric,
+				Floats:     within(w.Floats, func(p promql.FPoint) int64 { return p.T }, mint, maxt),
+				Histograms: within(w.Histograms, func(p promql.HPoint) int64 { return p.T }, mint, maxt)}))
 		}
 	}
-	slices.SortFunc(found, func(a, b *written) int { return labels.Compare(a.labels, b.labels) })
-	all := make([]storage.Series, len(found))
-	for i, w := range found {
-		all[i] = &storage.SeriesEntry{Lset: w.labels, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
-			return storage.NewListSeriesIterator(w)
-		}}
-	}
-	return all
+	slices.SortFunc(found, func(a, b storage.Series) int { return labels.Compare(a.Labels(), b.Labels()) })
+	return found
+}
+
+// within returns the points of a range, inclusive.
+func within[P any](points []P, timeOf func(P) int64, mint, maxt int64) []P {
+	from := sort.Search(len(points), func(i int) bool { return timeOf(points[i]) >= mint })
+	to := sort.Search(len(points), func(i int) bool { return timeOf(points[i]) > maxt })
+	return points[from:max(from, to)]
 }
 
 func matchesName(name string, matchers []*labels.Matcher) bool {
@@ -164,7 +128,7 @@ func (h *History) Range() (mint, maxt int64, ok bool) {
 	mint, maxt = math.MaxInt64, math.MinInt64
 	for _, list := range h.byName {
 		for _, w := range list {
-			mint, maxt = min(mint, w.times[0]), max(maxt, w.times[len(w.times)-1])
+			mint, maxt = min(mint, w.firstMS), max(maxt, w.lastMS)
 		}
 	}
 	return mint, maxt, mint <= maxt

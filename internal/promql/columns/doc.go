@@ -25,7 +25,8 @@
 // increase, delta, changes, resets, instant selectors, and min, max, count, last, first, present, absent, ts_of_first
 // and ts_of_last_over_time use them, and of local blocks irate and idelta, which decode the last chunk of each window.
 // Other functions decode all chunks in their windows: the order in which sum, avg and stddev add samples is part of the
-// result, and quantiles and regressions need all samples. No function decodes a chunk that is in no window.
+// result, and quantiles and regressions need all samples. No function decodes a chunk that is in no window. count(x),
+// group(x) and comparisons of x with a number use summaries at any step (filter.go).
 //
 // Several goroutines compute a large selection (parallel.go, ordered.go). They read batches of series in turn,
 // then decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order

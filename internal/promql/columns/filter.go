@@ -11,38 +11,49 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// filter compares the samples of an instant selector with one number, the right operand of op, or with swap the left.
+// filter keeps the samples of an instant selector from low to high, or with outside all others.
 type filter struct {
-	op     parser.ItemType
-	than   float64
-	swap   bool
-	leadMS int64 // the first values of a run that are needed; 0: all values are
+	low, high float64
+	outside   bool
+	leadMS    int64 // the first values of a run that are needed; 0: all values are
 }
+
+// nothing keeps no sample.
+var nothing = &filter{low: math.Inf(1), high: math.Inf(-1)}
 
 // filterOf returns the filter of an operator between an instant selector and a number that is the same at all steps.
 func (v *vectorScalarNode) filterOf(scalar []float64) *filter {
 	if s, ok := v.vector.(*selector); !ok || s.vs.Timestamp != nil || v.bool || !v.op.IsComparisonOperator() {
 		return nil
 	}
+	than := scalar[0]
 	for _, number := range scalar {
-		if number != scalar[0] { // also NaN, to which no comparison is known beforehand
+		if number != than || math.IsInf(number, 0) { // also NaN, to which no comparison is known beforehand
 			return nil
 		}
 	}
-	return &filter{v.op, scalar[0], v.swap, v.leadMS}
+	f := &filter{low: than, high: than, outside: v.op == parser.NEQ, leadMS: v.leadMS}
+	strict := v.op == parser.GTR || v.op == parser.LSS
+	switch greater := v.op == parser.GTR || v.op == parser.GTE; {
+	case v.op == parser.EQLC || v.op == parser.NEQ:
+	case greater != v.swap:
+		if f.high = math.Inf(1); strict {
+			f.low = math.Nextafter(than, f.high)
+		}
+	default:
+		if f.low = math.Inf(-1); strict {
+			f.high = math.Nextafter(than, f.low)
+		}
+	}
+	return f
 }
 
-func (f *filter) keeps(value float64) bool {
-	if f.swap {
-		return compare(f.op, f.than, value)
-	}
-	return compare(f.op, value, f.than)
-}
+func (f *filter) keeps(value float64) bool { return (f.low <= value && value <= f.high) != f.outside }
 
 // same reports whether the filter keeps every sample of a chunk, or none, and which.
 func (f *filter) same(s *series.Summary) (kept, ok bool) {
-	kept = f.keeps(s.Min)
-	return kept, kept == f.keeps(s.Max) && (f.than <= s.Min || f.than >= s.Max)
+	within := f.low <= s.Min && s.Max <= f.high
+	return within != f.outside, within || s.Max < f.low || f.high < s.Min
 }
 
 // filteredNode is a selector whose rows also say at which steps a filter keeps the value.

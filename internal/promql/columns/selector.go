@@ -194,7 +194,7 @@ func (s *selector) instant(ev *evaluation, timestamps bool, of *filter, do func(
 // stale or older than the lookback delta. It sets it.most to the number of steps that have a value, and with a filter
 // it.kept to those whose values it keeps: only these are set.
 func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool, of *filter) {
-	points, next := from.points, 0 // points[next] is the first point after the step
+	points, next, by := from.points, 0, 0 // points[next] is the first point after the step, by points after the last one
 	at, interval := s.times(ev, timestamps)
 	lookback, skipped := ev.lookback, from.stretch()
 	if it.filtered = of != nil; it.filtered && it.kept == nil {
@@ -204,9 +204,9 @@ func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool,
 		var has, kept uint64
 		values := it.values[word*64 : min(word*64+64, len(it.values))]
 		for i := range values {
-			for next < len(points) && points[next].T <= at {
-				next++
-			}
+			was := next
+			next = after(points, next, by, at)
+			by = next - was
 			for skipped < next {
 				from.stretches = from.stretches[1:]
 				skipped = from.stretch()

@@ -2,6 +2,7 @@ package columns
 
 import (
 	"math"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
@@ -48,6 +49,9 @@ func (d *decoded) within(mint, maxt int64) decoded {
 
 // withoutStale removes stale markers, in place.
 func (d decoded) withoutStale() decoded {
+	if !slices.ContainsFunc(d.points, func(p promql.FPoint) bool { return value.IsStaleNaN(p.F) }) {
+		return d // as a rule: the loop below takes four times as long
+	}
 	kept, next := 0, 0
 	for i, p := range d.points {
 		if value.IsStaleNaN(p.F) {

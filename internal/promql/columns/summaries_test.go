@@ -317,7 +317,7 @@ func (r random) request() (q request, plain bool) {
 	// Prometheus returns the series of operators and functions in a random order, on which a sum depends.
 	ordered := !threshold && !strings.HasPrefix(q.query, "abs(") && !strings.HasPrefix(q.query, "timestamp(")
 	if plain = depth == 0; plain && r.IntN(3) == 0 && ordered {
-		q.query = r.of("sum", "sum by (k)", "avg", "max without (i)") + "(" + q.query + ")"
+		q.query = r.of("sum", "sum by (k)", "avg", "max without (i)", "count", "count by (k)", "group without (i)") + "(" + q.query + ")"
 	}
 	return q, plain
 }
@@ -401,7 +401,7 @@ func TestEngine_AsksForSummariesOfLongRanges(t *testing.T) {
 		{`sum(rate(c_total[1h]))`, time.Hour, true, 40}, {`rate(c_total[6h])`, 0, true, 30}, {`g`, time.Hour, true, 40},
 		{`irate(c_total[1h])`, time.Hour, true, 60}, {`idelta(g[6h])`, 0, true, 30},
 		{`sum_over_time(g[1m])`, time.Hour, true, 40}, {`irate(g[5m])`, 2 * time.Hour, true, 30}, {`max_over_time(n[2h])`, time.Hour, true, 40},
-		{`n > 1`, time.Minute, true, 90}, {`n <= -1.5 or 7 == g{i="1"}`, 15 * time.Second, true, 90},
+		{`n > 1`, time.Minute, true, 90}, {`count(n)`, time.Minute, true, 90}, {`n <= -1.5 or 7 == g{i="1"}`, 15 * time.Second, true, 90},
 		{`sum(rate(c_total[5m]))`, time.Minute, false, 0}, {`g`, 5 * time.Minute, false, 0}, {`g`, 0, false, 0}, {`sum_over_time(g[1h])`, time.Hour, false, 0},
 	} {
 		counts := &summaryCounts{}

@@ -79,6 +79,9 @@ func TestDecodeSeries_Limits(t *testing.T) {
 	if err != nil || len(types) != 2 || types[1] != other || len(got) != 2 || got[1].Type != 1 || !bytes.Equal(got[1].Plain, plain) || !bytes.Equal(got[0].Labels, FullLabels(plain, testType)) {
 		t.Errorf("%+v, %+v, %v", types, got, err)
 	}
+	if &got[0].Plain[0] != &got[1].Plain[0] {
+		t.Error("equal label sets are not the same memory")
+	}
 	expect(t, "an unknown type", decode(appendSeries(nil, []profiles.Type{testType}, series)), false)
 	expect(t, "no label set", decode(appendSeries(nil, []profiles.Type{testType}, []Series{{Plain: []byte{1, 2, 3}}})), false)
 	expect(t, "nothing", decode(appendSeries(nil, nil, nil)), true)

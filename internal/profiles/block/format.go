@@ -235,15 +235,14 @@ func decodeSeries(b []byte) (types []profiles.Type, series []Series, err error) 
 	n := d.count(2)
 	series = make([]Series, 0, n)
 	for range n {
-		s := Series{Type: d.number(len(types), "type"), Plain: d.text()}
+		number, plain := d.number(len(types), "type"), d.text()
 		if d.err != nil {
 			return nil, nil, d.err
 		}
-		if err := labelenc.Validate(s.Plain); err != nil {
+		if err := labelenc.Validate(plain); err != nil {
 			return nil, nil, corruptf("series %d: %v", len(series), err)
 		}
-		s.Labels = FullLabels(s.Plain, types[s.Type])
-		series = append(series, s)
+		series = append(series, NewSeries(number, types[number], plain))
 	}
 	return types, series, d.err
 }

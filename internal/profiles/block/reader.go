@@ -131,7 +131,7 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 	if r.meta.RowsBytes != rowsBytes {
 		return corruptf("%s has %d bytes, want %d", RowsFile, rowsBytes, r.meta.RowsBytes)
 	}
-	if r.types, r.series, err = decodeSeries(bytes.Clone(series)); err != nil {
+	if r.types, r.series, err = decodeSeries(series); err != nil {
 		return fmt.Errorf("series: %w", err)
 	}
 	if r.spans, err = decodeSpans(spans, len(r.types), len(r.series), int(r.meta.Rows)); err != nil {

@@ -1,8 +1,6 @@
 package profilepb
 
 import (
-	"bytes"
-	"hash/maphash"
 	"net/http"
 	"slices"
 	"sync"
@@ -59,31 +57,27 @@ func (a *SeriesEncoder) grow(dst []byte, size int) []byte {
 type setEncoder struct {
 	result *profiles.SeriesResult
 	encode func(dst, set []byte, without []string) []byte
-	text   []byte            // the encoded sets, one after another, from offset 1 on: no span of an encoded set ends at 0
-	known  []span            // where in text the set with this number is
-	sizes  []int             // of the series' messages
-	first  map[uint64]uint32 // by hash: number of the first set of several equal ones
-	apart  uint32            // the last set's number minus that of the first set that is equal
+	text   []byte         // the encoded sets, one after another, from offset 1 on: no span of an encoded set ends at 0
+	known  []span         // where in text the set with this number is
+	sizes  []int          // of the series' messages
+	spans  map[*byte]span // by address of the set: equal sets of blocks are one in memory
 }
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
 
-// setEncoders has encoders without a result, for the memory of text, known and first.
-var setEncoders = sync.Pool{New: func() any { return &setEncoder{first: map[uint64]uint32{}} }}
+// setEncoders has encoders without a result, for the memory of text, known and spans.
+var setEncoders = sync.Pool{New: func() any { return &setEncoder{spans: map[*byte]span{}} }}
 
 // pooledSetBytes is the maximum memory of an encoder in setEncoders.
 const pooledSetBytes = 4 << 20
-
-var setSeed = maphash.MakeSeed()
 
 // newSetEncoder returns an encoder, which the caller releases.
 func newSetEncoder(result *profiles.SeriesResult, encode func(dst, set []byte, without []string) []byte) *setEncoder {
 	n := len(result.Sets)
 	e := setEncoders.Get().(*setEncoder)
-	e.result, e.encode, e.apart = result, encode, 0
+	e.result, e.encode = result, encode
 	e.text, e.known, e.sizes = append(e.text[:0], 0), slices.Grow(e.known[:0], n)[:n], e.sizes[:0]
 	clear(e.known)
-	clear(e.first)
 	return e
 }
 
@@ -93,6 +87,7 @@ func (e *setEncoder) release() {
 		return
 	}
 	e.result, e.encode = nil, nil
+	clear(e.spans)
 	setEncoders.Put(e)
 }
 
@@ -105,23 +100,20 @@ func (e *setEncoder) get(number uint32) []byte {
 	return e.text[at.from:at.to]
 }
 
-// spanOf encodes a set, unless an equal set was encoded before. Blocks have their sets in the same order, so that the
-// first equal set is mostly as far away as that of the last set. Otherwise it is found by its hash.
+// spanOf encodes a set, unless it was encoded with another number.
 func (e *setEncoder) spanOf(number uint32) span {
 	set := e.result.Sets[number]
-	equal := func(first uint32) bool { return e.known[first].to > 0 && bytes.Equal(e.result.Sets[first], set) }
-	if e.apart <= number && equal(number-e.apart) {
-		return e.known[number-e.apart]
+	if len(set) == 0 {
+		return span{1, 1}
 	}
-	hash := maphash.Bytes(setSeed, set)
-	if first, ok := e.first[hash]; ok && equal(first) {
-		e.apart = number - first
-		return e.known[first]
+	at, ok := e.spans[&set[0]]
+	if !ok {
+		at.from = uint32(len(e.text))
+		e.text = e.encode(e.text, set, e.result.GroupBy)
+		at.to = uint32(len(e.text))
+		e.spans[&set[0]] = at
 	}
-	e.first[hash] = number
-	from := len(e.text)
-	e.text = e.encode(e.text, set, e.result.GroupBy)
-	return span{uint32(from), uint32(len(e.text))}
+	return at
 }
 
 // exemplar returns the exemplar of a point and its span. Both may be nil.

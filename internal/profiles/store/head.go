@@ -443,9 +443,8 @@ func (h *head) seriesOf(plain []byte, t uint32) uint32 {
 	}
 	n := uint32(len(h.series))
 	h.bySet[string(h.seriesKey)] = n
-	kept := bytes.Clone(plain)
-	h.series = append(h.series, block.Series{Type: t, Plain: kept, Labels: block.FullLabels(kept, h.types[t])})
-	h.bytes += 4*len(kept) + 200
+	h.series = append(h.series, block.NewSeries(t, h.types[t], plain))
+	h.bytes += 4*len(plain) + 200
 	return n
 }
 

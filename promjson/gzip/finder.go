@@ -370,7 +370,8 @@ func (f *finder) text(at, to int) int {
 		}
 		last = at - from
 		f.match(at, length, last)
-		for i := at + 2; i < at+length; i += 3 {
+		// Later matches are extended backwards, so that a few positions in a long match are enough to find it.
+		for i, step := at+2, 3+length>>4; i < at+length; i += step {
 			f.hashes[f.load(i)<<24*hashSpread>>(64-hashBits)] = f.base + uint32(i)
 		}
 		at += length

@@ -68,6 +68,24 @@ func times(f func() error) (float64, error) {
 	}
 }
 
+// inTurns lets the sides take turns: take adds a reading of each side, whose medians are the readings of a round. While a machine is
+// slower, it is so for all sides.
+func inTurns(b *area.Bench, what string, turns int, take func(b *area.Bench, round int) error) error {
+	return b.EachRound(what, func(round int) error {
+		all := *b
+		all.Outcome = area.Outcome{}
+		for range turns {
+			if err := take(&all, round); err != nil {
+				return err
+			}
+		}
+		for _, r := range all.Readings[:len(all.Readings)/turns] {
+			b.Add(round, r.Side, r.What, r.Unit, all.Median(r.Side, r.What))
+		}
+		return nil
+	})
+}
+
 // memory returns the allocations and allocated bytes of one run, after a first run.
 func memory(f func() error) (allocs, bytes float64, err error) {
 	const runs = 20

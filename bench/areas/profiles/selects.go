@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sort"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -15,9 +14,6 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/query"
 	"github.com/ferula-io/ferula/internal/profiles/store"
 )
-
-// turns is the number of readings of each side in a round. The sides take turns.
-const turns = 5
 
 // selectCase is one select of the bench's table.
 type selectCase struct {
@@ -83,7 +79,7 @@ func selects(ctx context.Context, b *area.Bench) error {
 
 // slicesOfReading is the number of slices of which a reading is the median. A slice takes 4 ms or more, which another process or a
 // collection of garbage can double.
-const slicesOfReading = 9
+const slicesOfReading = 45
 
 // measureSides measures a request without and with exemplars, in turns: time and allocations.
 func measureSides(ctx context.Context, b *area.Bench, e *query.Engine, req series.SeriesRequest, what string) error {
@@ -103,21 +99,18 @@ func measureSides(ctx context.Context, b *area.Bench, e *query.Engine, req serie
 		name string
 		run  func() error
 	}{{plain, run(false)}, {with, run(true)}}
-	for round := 1; round <= turns*b.Rounds; round++ {
-		slices := make([][]float64, len(sides))
-		for range slicesOfReading {
-			for i, side := range sides {
-				t, err := times(side.run)
-				if err != nil {
-					return err
-				}
-				slices[i] = append(slices[i], t)
+	err := inTurns(b, what, slicesOfReading, func(b *area.Bench, round int) error {
+		for _, side := range sides {
+			t, err := times(side.run)
+			if err != nil {
+				return err
 			}
+			b.Add(round, side.name, "time: "+what, area.Seconds, t)
 		}
-		for i, side := range sides {
-			sort.Float64s(slices[i])
-			b.Add(round, side.name, "time: "+what, area.Seconds, slices[i][slicesOfReading/2])
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, side := range sides {
 		allocs, bytes, err := memory(side.run)

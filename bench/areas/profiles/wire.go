@@ -26,7 +26,8 @@ import (
 const (
 	wirePods  = 4      // of each of the 100 services
 	wireRows  = 24_000 // one profile of each pod every minute for an hour
-	wireCalls = 50     // in a reading
+	wireCalls = 50     // in a turn
+	wireTurns = 5      // of which a reading is the median
 )
 
 // podSet returns the 14 labels of a pod; but for two, name and value have 60 to 90 bytes together.
@@ -119,7 +120,7 @@ func (s *server) measureSeries(ctx context.Context, b *area.Bench, req *series.S
 			return fmt.Errorf("%s, %s: %w", what, side, err)
 		}
 	}
-	return b.EachRound(what, func(round int) error {
+	return inTurns(b, what, wireTurns, func(b *area.Bench, round int) error {
 		for i, side := range []string{plain, with} {
 			err := b.Costs(ctx, round, side, s.Server, area.Work{What: what, Repeats: wireCalls, Mallocs: true,
 				Send: func() (proc.Response, error) { return s.Get(ctx, calls[i], io.Discard) }})
@@ -132,7 +133,7 @@ func (s *server) measureSeries(ctx context.Context, b *area.Bench, req *series.S
 			return err
 		}
 		b.Add(round, floor, "CPU: "+what, area.Seconds, b.Median(plain, "CPU: "+what)+write.Seconds())
-		marshal, err := area.CPUOf(wireCalls, func() error { _, err := proto.Marshal(message); return err })
+		marshal, err := area.CPUOf(wireCalls/wireTurns, func() error { _, err := proto.Marshal(message); return err })
 		b.Add(round, naive, "CPU: "+what, area.Seconds, marshal.Seconds())
 		return err
 	})

@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ferula-io/ferula/internal/profiles"
@@ -121,5 +123,5 @@ func (s *Server) getSettings(context.Context, string, *emptypb.Empty) (*emptypb.
 }
 
 func (s *Server) setSettings(context.Context, string, *emptypb.Empty) (*emptypb.Empty, error) {
-	return nil, unimplemented("storing settings")
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("storing settings is not served"))
 }

@@ -6,15 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"connectrpc.com/connect"
-
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
-
-func unimplemented(what string) error {
-	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("%s is not served", what))
-}
 
 // pushProfilesMax is the number of profiles that one push may hold.
 const pushProfilesMax = 10_000

@@ -59,7 +59,7 @@ func (o *object) double(name string, v float64) {
 func (o *object) labels(name string, set []byte) {
 	if len(set) > 0 {
 		o.key(name)
-		o.b = appendLabelsJSON(o.b, set)
+		o.b = appendSetJSON(o.b, set, nil)
 	}
 }
 
@@ -98,13 +98,6 @@ func appendDouble(dst []byte, v float64) []byte {
 		return append(dst, `"-Infinity"`...)
 	}
 	return promjson.AppendFloat(dst, v)
-}
-
-func appendLabelsJSON(dst, set []byte) []byte {
-	if len(set) == 0 {
-		return append(dst, "[]"...)
-	}
-	return appendSetJSON(dst, set, nil)
 }
 
 // appendSetJSON appends the labels that are not named in without, and nothing if there are none.

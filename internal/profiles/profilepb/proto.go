@@ -21,13 +21,6 @@ const (
 	bytes1, bytes2, bytes3, bytes4, bytes5, bytes6       = 1<<3 | 2, 2<<3 | 2, 3<<3 | 2, 4<<3 | 2, 5<<3 | 2, 6<<3 | 2
 )
 
-func sizeBytes(n int) int {
-	if n == 0 {
-		return 0
-	}
-	return 1 + protowire.SizeVarint(uint64(n)) + n
-}
-
 func sizeInt(v int64) int {
 	if v == 0 {
 		return 0
@@ -94,7 +87,7 @@ func pointSize(p *profiles.Point, x *profiles.Exemplar, span *profiles.Span, set
 	if span != nil && span.Trace != (profiles.TraceID{}) {
 		exemplar += 2 + 2*len(span.Trace)
 	}
-	return size + 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar, exemplar
+	return size + 1 + protowire.SizeBytes(exemplar), exemplar
 }
 
 // appendPoint appends a point. x may be nil, and so may its span; set is the encoded label set.
@@ -179,10 +172,10 @@ func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 		for j := range s.Points {
 			x, span, set := point(s, j)
 			n, _ := pointSize(&s.Points[j], x, span, len(set))
-			size += 1 + protowire.SizeVarint(uint64(n)) + n
+			size += 1 + protowire.SizeBytes(n)
 		}
 		sets.sizes = append(sets.sizes, size)
-		total += 1 + protowire.SizeVarint(uint64(size)) + size
+		total += 1 + protowire.SizeBytes(size)
 	}
 	if a.To != nil {
 		a.To.Header().Set("Content-Length", strconv.Itoa(total))
@@ -214,11 +207,11 @@ func appendFlame(dst []byte, f *profiles.FlameGraph) []byte {
 	}
 	for _, level := range f.Levels {
 		n := packedSize(level)
-		dst = appendHead(dst, bytes2, sizeBytes(n))
 		if n == 0 {
+			dst = append(dst, bytes2, 0)
 			continue
 		}
-		dst = appendHead(dst, bytes1, n)
+		dst = appendHead(appendHead(dst, bytes2, 1+protowire.SizeBytes(n)), bytes1, n)
 		for _, v := range level {
 			dst = binary.AppendUvarint(dst, uint64(v))
 		}
@@ -252,7 +245,7 @@ func (a *MergeEncoder) AppendProto(dst []byte) []byte {
 	}
 	dst = appendText(dst, bytes3, valid(a.Dot))
 	if a.Pprof != nil {
-		dst = appendHead(dst, bytes5, 1+protowire.SizeVarint(uint64(len(a.Pprof)))+len(a.Pprof))
+		dst = appendHead(dst, bytes5, 1+protowire.SizeBytes(len(a.Pprof)))
 		dst = append(appendHead(dst, bytes1, len(a.Pprof)), a.Pprof...)
 	}
 	return dst

@@ -49,7 +49,7 @@ func (e *Engine) Heatmap(ctx context.Context, req *profiles.HeatmapRequest) (*pr
 		h.sel.reset()
 		h.points, h.from, h.spans, h.labels = h.points[:0], nil, nil, nil
 		h.addShared(p.sources)
-		if err := p.each(ctx, func(src block.Source) error { return h.source(ctx, src) }); err != nil {
+		if err := p.each(ctx, func(src block.Source) error { return h.source(ctx, src, len(p.sources)) }); err != nil {
 			return err
 		}
 		var err error
@@ -76,12 +76,12 @@ func (h *heatmap) addShared(sources []block.Source) {
 
 // source adds the points of a source. If it returns an error, some points may have been added: another pass without
 // this source starts with no points.
-func (h *heatmap) source(ctx context.Context, src block.Source) error {
+func (h *heatmap) source(ctx context.Context, src block.Source, sources int) error {
 	series, t, err := seriesOf(src, h.req.Type)
 	if err != nil {
 		return err
 	}
-	groupOf, any := h.sel.assign(series, t, &h.req.SeriesRequest)
+	groupOf, any := h.sel.assign(series, t, &h.req.SeriesRequest, sources)
 	if !any {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
@@ -24,6 +25,7 @@ type selection struct {
 	lease   *store.Lease // of the view's memory, held until the result is closed; nil while the view has it
 	scan    store.Scan
 	byKey   map[string]int32 // number of a group, by its labels
+	bySet   map[*byte]int32  // number of the group of a label set, or -1, by its address, which sources share
 	groups  []group
 	order   []int32          // groups with points, in the order of the result
 	groupBy []string         // sorted label names
@@ -56,7 +58,7 @@ const pooledBytes = 64 << 20
 func (e *Engine) selection(groupBy []string) *selection {
 	s, ok := e.pool.Get().(*selection)
 	if !ok {
-		s = &selection{engine: e, byKey: map[string]int32{}}
+		s = &selection{engine: e, byKey: map[string]int32{}, bySet: map[*byte]int32{}}
 	}
 	s.groupBy = append(s.groupBy[:0], groupBy...)
 	slices.Sort(s.groupBy)
@@ -83,6 +85,7 @@ func (s *selection) release() {
 func (s *selection) reset() {
 	s.scan.Reset()
 	clear(s.byKey)
+	clear(s.bySet)
 	s.groups, s.order, s.keys = s.groups[:0], s.order[:0], s.keys[:0]
 	s.groupOf, s.series = s.groupOf[:0], s.series[:0]
 	s.results, s.points, s.exemplars, s.sets = s.results[:0], s.points[:0], s.exemplars[:0], s.sets[:0]
@@ -196,7 +199,7 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 	if err != nil {
 		return err
 	}
-	groupOf, any := s.assign(series, t, req)
+	groupOf, any := s.assign(series, t, req, len(all))
 	if !any {
 		return nil
 	}
@@ -221,8 +224,9 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), counted)
 }
 
-// assign assigns groups to the matching series of a source.
-func (s *selection) assign(series []block.Series, t uint32, req *profiles.SeriesRequest) (groupOf []int32, any bool) {
+// assign assigns groups to the matching series of a source. The labels of a set that several sources have are read once.
+func (s *selection) assign(series []block.Series, t uint32, req *profiles.SeriesRequest, sources int) (groupOf []int32,
+	any bool) {
 	n := len(s.groupOf)
 	if n < cap(s.groupOf) {
 		s.groupOf = s.groupOf[:n+1]
@@ -234,9 +238,20 @@ func (s *selection) assign(series []block.Series, t uint32, req *profiles.Series
 	s.groupOf[n] = groupOf
 	for i := range series {
 		groupOf[i] = -1
-		if series[i].Type == t && matches(series[i].Labels, req.Matchers) {
-			groupOf[i], any = s.groupFor(series[i].Labels), true
+		if series[i].Type != t {
+			continue
 		}
+		set := unsafe.SliceData(series[i].Plain) //lint:ignore gosec the address is only compared
+		g, known := s.bySet[set]
+		if !known {
+			if g = -1; matches(series[i].Labels, req.Matchers) {
+				g = s.groupFor(series[i].Labels)
+			}
+			if sources > 1 {
+				s.bySet[set] = g
+			}
+		}
+		groupOf[i], any = g, any || g >= 0
 	}
 	if !any {
 		s.groupOf = s.groupOf[:n]

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -374,14 +375,18 @@ func (b *bench) concurrent(ctx context.Context, launch area.Launch) error {
 	})
 }
 
-// readAll reads a response with all readers at once. A fast reader must receive the whole response, a slow one a part of it.
+// readAll reads a response with all readers at once. A fast reader must receive the whole response, a slow one a part of it,
+// for which it may have to wait until the fast ones have ended: servers serve ten readers at once.
 func (b *bench) readAll(ctx context.Context, s *area.Side, r read) error {
 	slow, leave := context.WithCancel(ctx)
 	defer leave()
 	slowly := make(chan error)
+	var begun sync.WaitGroup // the slow readers that still wait for their first byte
+	begun.Add(readers / 2)
 	go func() {
 		slowly <- proc.Parallel(readers/2, func(int) error {
-			to := &sink{rate: slowBytesPerSecond}
+			to := &sink{rate: slowBytesPerSecond, first: sync.OnceFunc(begun.Done)}
+			defer to.first()
 			_, err := r.send(slow, s.Server, to)
 			if slow.Err() != nil { // readAll has ended it
 				err = nil
@@ -399,6 +404,7 @@ func (b *bench) readAll(ctx context.Context, s *area.Side, r read) error {
 		}
 		return err
 	})
+	begun.Wait()
 	leave()
 	return errors.Join(err, <-slowly)
 }

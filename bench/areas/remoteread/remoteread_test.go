@@ -12,6 +12,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
@@ -49,6 +50,24 @@ func TestSend_RequestHasResponseTypeAndRange(t *testing.T) {
 	s.Config.Handler = http.NotFoundHandler()
 	if _, err := samples8h().send(context.Background(), server, &sink{}); !errors.Is(err, proc.ErrStatus) {
 		t.Error(err)
+	}
+}
+
+func TestReadAll_SlowReadersMayWaitForTheFastOnes(t *testing.T) {
+	body, slot := make([]byte, 32<<10), make(chan struct{}, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		slot <- struct{}{}
+		defer func() { <-slot }()
+		_, _ = w.Write(body)
+	}))
+	defer s.Close()
+	b := &bench{Bench: area.New(Area, area.Env{Log: io.Discard})}
+	b.Add(1, ferulaSide, "bytes: "+chunks8h().what, area.Bytes, float64(len(body)))
+	side := &area.Side{Name: ferulaSide, Server: &proc.Server{Client: proc.NewClient(s.URL)}}
+	for range 8 { // who waits is chance
+		if err := b.readAll(t.Context(), side, chunks8h()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

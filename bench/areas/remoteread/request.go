@@ -62,6 +62,7 @@ type sink struct {
 	rate  int64     // bytes a second, at most; 0: no limit
 	begun time.Time
 	bytes int64
+	first func() // called with the first bytes; nil: not
 }
 
 func hashing() *sink { return &sink{sum: sha256.New()} }
@@ -70,6 +71,9 @@ func hashing() *sink { return &sink{sum: sha256.New()} }
 func (s *sink) Write(p []byte) (int, error) {
 	if s.bytes == 0 {
 		s.begun = time.Now()
+		if s.first != nil {
+			s.first()
+		}
 	}
 	s.bytes += int64(len(p))
 	if s.sum != nil {

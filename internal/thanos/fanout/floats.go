@@ -124,14 +124,7 @@ func (s *storedSeries) appendChunks(to []promql.FPoint, mint, maxt int64) ([]pro
 		if err != nil {
 			return to, fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, err)
 		}
-		for n > from && to[n-1].T > s.view.maxMS {
-			n--
-		}
-		skip := from
-		for skip < n && to[skip].T < s.view.minMS {
-			skip++
-		}
-		to = append(to[:from], to[skip:n]...)
+		to = append(to[:from], series.Within(to[from:], s.view.minMS, s.view.maxMS)...)
 	}
 	return to, nil
 }

@@ -75,7 +75,7 @@ func (s *SeriesSet) next() error {
 		}
 	}
 	s.labels, s.hasAhead, s.started = s.ahead, false, true
-	s.chunks = append(s.chunks[:0], s.decoded...)
+	s.chunks, s.decoded = s.decoded, s.chunks[:0]
 	s.release()
 	for {
 		order, err := s.decode()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/ferula-io/ferula/internal/files/crashfs"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 // After a power cut at any call the file has the last written list, or the one that was

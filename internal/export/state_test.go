@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	vfs "github.com/ferula-io/ferula/internal/files"
-	"github.com/ferula-io/ferula/internal/files/crashfs"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 var stateOptions = Options{Request: "test", StartMS: 1, EndMS: 1000, Resume: true}

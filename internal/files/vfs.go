@@ -2,7 +2,7 @@
 //
 // The content of a file is durable after Sync, and its name after SyncDir of its directory.
 // Stores create, rename and remove files through an FS, so that tests can drop unsynced data
-// or fail any call (package crashfs). Reading is not part of the interface: readers use
+// or fail any call (test/crashfs). Reading is not part of the interface: readers use
 // package os.
 package files
 

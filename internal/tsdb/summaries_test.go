@@ -22,9 +22,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/files/crashfs"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 // kinds are series whose chunks have summaries of all kinds, or none: each returns the next value after v.

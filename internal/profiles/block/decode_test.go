@@ -17,9 +17,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/ferula-io/ferula/internal/files"
-	"github.com/ferula-io/ferula/internal/files/crashfs"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 // expect fails unless a decoder accepts what it must, and returns ErrCorrupt for the rest.

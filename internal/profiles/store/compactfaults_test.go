@@ -13,10 +13,10 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/ferula-io/ferula/internal/files/crashfs"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 func TestCompact_FailedOneIsCountedAndRepeatedAfterAPause(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/files"
-	"github.com/ferula-io/ferula/internal/files/crashfs"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 // script is the workload of these tests: pushes of two profiles, a flush after every second

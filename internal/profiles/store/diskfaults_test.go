@@ -14,8 +14,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/ferula-io/ferula/internal/files/crashfs"
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 var errDisk = errors.New("input/output error")

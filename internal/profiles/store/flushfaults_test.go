@@ -12,10 +12,10 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/ferula-io/ferula/internal/files/crashfs"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 func TestFlush_EveryFailedCallIsReturnedAndCounted(t *testing.T) {

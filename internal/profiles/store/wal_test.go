@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/ferula-io/ferula/internal/files"
-	"github.com/ferula-io/ferula/internal/files/crashfs"
+	"github.com/ferula-io/ferula/test/crashfs"
 )
 
 func frames(payloads ...string) (b []byte) {

@@ -145,7 +145,7 @@ func (f *FS) parent(path string) (*node, string, error) {
 	return n, filepath.Base(path), err
 }
 
-// Create implements vfs.FS.
+// Create implements files.FS.
 func (f *FS) Create(path string) (files.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,7 +165,7 @@ func (f *FS) Create(path string) (files.File, error) {
 	return &file{fs: f, path: path, real: real, node: n}, nil
 }
 
-// Mkdir implements vfs.FS.
+// Mkdir implements files.FS.
 func (f *FS) Mkdir(path string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,7 +182,7 @@ func (f *FS) Mkdir(path string) error {
 	return err
 }
 
-// Rename implements vfs.FS.
+// Rename implements files.FS.
 func (f *FS) Rename(from, to string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,10 +204,10 @@ func (f *FS) Rename(from, to string) error {
 	return err
 }
 
-// Remove implements vfs.FS.
+// Remove implements files.FS.
 func (f *FS) Remove(path string) error { return f.remove("remove", path, files.Disk{}.Remove) }
 
-// RemoveAll implements vfs.FS. It removes the names from every directory below path, too. After
+// RemoveAll implements files.FS. It removes the names from every directory below path, too. After
 // a power cut each of these directories may have its names again, or not.
 func (f *FS) RemoveAll(path string) error {
 	return f.remove("removeall", path, files.Disk{}.RemoveAll)
@@ -243,7 +243,7 @@ func (n *node) empty() {
 	}
 }
 
-// SyncDir implements vfs.FS.
+// SyncDir implements files.FS.
 func (f *FS) SyncDir(path string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,7 +269,7 @@ type file struct {
 	at   int
 }
 
-// Write implements vfs.File.
+// Write implements files.File.
 func (f *file) Write(p []byte) (int, error) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -292,7 +292,7 @@ func (f *file) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Truncate implements vfs.File.
+// Truncate implements files.File.
 func (f *file) Truncate(size int64) error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -307,7 +307,7 @@ func (f *file) Truncate(size int64) error {
 	return nil
 }
 
-// Seek implements vfs.File; it changes no file and is not counted.
+// Seek implements files.File; it changes no file and is not counted.
 func (f *file) Seek(offset int64, whence int) (int64, error) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -318,7 +318,7 @@ func (f *file) Seek(offset int64, whence int) (int64, error) {
 	return at, err
 }
 
-// Sync implements vfs.File.
+// Sync implements files.File.
 func (f *file) Sync() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -329,7 +329,7 @@ func (f *file) Sync() error {
 	return err
 }
 
-// Close implements vfs.File; it makes nothing durable and is not counted.
+// Close implements files.File; it makes nothing durable and is not counted.
 func (f *file) Close() error { return f.real.Close() }
 
 // Survival chooses which unsynced changes survive a power cut.

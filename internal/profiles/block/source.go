@@ -32,19 +32,19 @@ var ErrCorrupt = profiles.ErrCorrupt
 
 // Series is the type and labels that rows share.
 type Series struct {
-	Type   uint32 // index into the source's types
-	Plain  []byte // labels as pushed, encoded
-	Labels []byte // Plain and the labels of the type
-	plain  unique.Handle[string]
+	Type   uint32                // index into the source's types
+	Plain  []byte                // labels as pushed, encoded
+	Labels []byte                // Plain and the labels of the type
+	held   unique.Handle[string] // of Plain: equal sets share its memory while one is held
 }
 
-// NewSeries returns a series. It copies the labels, unless a series of any source has the same labels: then Plain is the
-// same memory in both.
+// NewSeries returns a series. It copies the labels, unless a series of any source has the same labels: then Plain is
+// the same memory in both.
 func NewSeries(number uint32, t profiles.Type, plain []byte) Series {
 	h := unique.Make(string(plain))
 	//lint:ignore gosec Plain is never written to
 	shared := unsafe.Slice(unsafe.StringData(h.Value()), len(plain))
-	return Series{Type: number, Plain: shared, Labels: FullLabels(shared, t), plain: h}
+	return Series{Type: number, Plain: shared, Labels: FullLabels(shared, t), held: h}
 }
 
 // Span is a range of rows [Lo, Hi), with properties that its rows share.

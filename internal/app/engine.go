@@ -8,6 +8,7 @@ import (
 	prompromql "github.com/prometheus/prometheus/promql"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/promql/columns"
 
 	"github.com/ferula-io/ferula/internal/promql"
@@ -62,9 +63,8 @@ func newSlotMetric(set *metrics.Set) func(time.Duration) {
 
 // exposeSlots exposes the query slots under Thanos' names.
 func exposeSlots(set *metrics.Set, engine *promql.Engine) {
-	const used, all = "thanos_query_concurrent_gate_queries_in_flight", "thanos_query_concurrent_gate_queries_max"
-	set.Describe(used, "Number of query slots in use.", "")
-	set.Describe(all, "Number of query slots.", "")
-	set.NewGauge(used, func() float64 { n, _ := engine.SlotsInUse(); return float64(n) })
-	set.NewGauge(all, func() float64 { _, n := engine.SlotsInUse(); return float64(n) })
+	process.Gauge(set, "thanos_query_concurrent_gate_queries_in_flight", "Number of query slots in use.",
+		func() float64 { n, _ := engine.SlotsInUse(); return float64(n) })
+	process.Gauge(set, "thanos_query_concurrent_gate_queries_max", "Number of query slots.",
+		func() float64 { _, n := engine.SlotsInUse(); return float64(n) })
 }

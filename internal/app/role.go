@@ -59,14 +59,13 @@ func exposeBuild(reg *telemetry.Registry) {
 
 // exposeReady exposes the readiness under the name that it has in Prometheus.
 func exposeReady(reg *telemetry.Registry, readiness *process.Readiness) {
-	const name = "prometheus_ready"
-	reg.Own.Describe(name, "1 while the server is ready: the write-ahead log is replayed and it is not stopping.", "")
-	reg.Own.NewGauge(name, func() float64 {
-		if readiness.IsReady() {
-			return 1
-		}
-		return 0
-	})
+	process.Gauge(reg.Own, "prometheus_ready",
+		"1 while the server is ready: the write-ahead log is replayed and it is not stopping.", func() float64 {
+			if readiness.IsReady() {
+				return 1
+			}
+			return 0
+		})
 }
 
 // setGCPercent applies runtime.gogc and sets the environment variable GOGC, which

@@ -1,6 +1,9 @@
 package bucket
 
-import "github.com/ferula-io/ferula/metrics"
+import (
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/metrics"
+)
 
 // shipMetrics use Thanos' names where they exist, so that alerts of Thanos keep working.
 type shipMetrics struct {
@@ -11,31 +14,22 @@ type shipMetrics struct {
 	lastSuccess             *metrics.Gauge
 }
 
-func counterOf(set *metrics.Set, name, help string) *metrics.Counter {
-	set.Describe(name, help, "")
-	return set.NewCounter(name)
-}
-
-func gaugeOf(set *metrics.Set, name, help string) *metrics.Gauge {
-	set.Describe(name, help, "")
-	return set.NewGauge(name, nil)
-}
-
 func newShipMetrics(set *metrics.Set) shipMetrics {
 	return shipMetrics{
-		syncs:          counterOf(set, "thanos_shipper_dir_syncs_total", "Number of successful syncs of the directory."),
-		syncFailures:   counterOf(set, "thanos_shipper_dir_sync_failures_total", "Number of failed syncs of the directory."),
-		uploads:        counterOf(set, "thanos_shipper_uploads_total", "Number of blocks uploaded."),
-		uploadFailures: counterOf(set, "thanos_shipper_upload_failures_total", "Number of failed block uploads."),
-		corrupted: counterOf(set, "thanos_shipper_corrupted_blocks_total",
+		syncs: process.Counter(set, "thanos_shipper_dir_syncs_total", "Number of successful syncs of the directory."),
+		syncFailures: process.Counter(set, "thanos_shipper_dir_sync_failures_total",
+			"Number of failed syncs of the directory."),
+		uploads:        process.Counter(set, "thanos_shipper_uploads_total", "Number of blocks uploaded."),
+		uploadFailures: process.Counter(set, "thanos_shipper_upload_failures_total", "Number of failed block uploads."),
+		corrupted: process.Counter(set, "thanos_shipper_corrupted_blocks_total",
 			"Number of blocks in the directory whose meta.json could not be read."),
-		compactedDone: gaugeOf(set, "thanos_shipper_upload_compacted_done",
-			"1 if uploading compacted blocks is enabled and all are uploaded."),
-		bytes: counterOf(set, "ferula_shipper_uploaded_bytes_total", "Number of bytes of files uploaded."),
-		lost: counterOf(set, "ferula_shipper_blocks_lost_total",
+		compactedDone: process.Gauge(set, "thanos_shipper_upload_compacted_done",
+			"1 if uploading compacted blocks is enabled and all are uploaded.", nil),
+		bytes: process.Counter(set, "ferula_shipper_uploaded_bytes_total", "Number of bytes of files uploaded."),
+		lost: process.Counter(set, "ferula_shipper_blocks_lost_total",
 			"Number of blocks deleted from disk before they were shipped."),
-		waiting: gaugeOf(set, "ferula_shipper_blocks_waiting", "Number of blocks waiting for upload."),
-		lastSuccess: gaugeOf(set, "ferula_shipper_last_success_timestamp_seconds",
-			"Timestamp of the last successful sync of the directory."),
+		waiting: process.Gauge(set, "ferula_shipper_blocks_waiting", "Number of blocks waiting for upload.", nil),
+		lastSuccess: process.Gauge(set, "ferula_shipper_last_success_timestamp_seconds",
+			"Timestamp of the last successful sync of the directory.", nil),
 	}
 }

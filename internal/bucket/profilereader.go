@@ -17,6 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -80,17 +81,14 @@ func NewProfileReader(from objstore.Bucket, opts ProfileReaderOptions) *ProfileR
 	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
 	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	opts.Metrics = cmp.Or(opts.Metrics, metrics.NewSet())
-	const errorsName = "ferula_profiles_bucket_index_errors_total"
-	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without "+
-		"it the size and the meta of each block are requested.", "")
-	const unreadName = "ferula_profiles_bucket_unread_objects_total"
-	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block "+
-		"in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not "+
-		"deleted.", "")
 	r := &ProfileReader{
 		ProfileStore: &ProfileStore{bucket: from, timeout: opts.Timeout, stall: profileReadTimeout, blocksMax: blocksMax},
 		opts:         opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
-		indexErrors: opts.Metrics.NewCounter(errorsName), unread: opts.Metrics.NewCounter(unreadName),
+		indexErrors: process.Counter(opts.Metrics, "ferula_profiles_bucket_index_errors_total", "Number of failures to "+
+			"read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested."),
+		unread: process.Counter(opts.Metrics, "ferula_profiles_bucket_unread_objects_total", "Number of failures to read "+
+			"the sizes or the deletion mark of one profile block in the bucket. Without its sizes a block is not read, and "+
+			"queries get a warning; without its mark it is not deleted."),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.cache = pages.New(pages.Options{

@@ -15,6 +15,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
 
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -50,10 +51,11 @@ func NewProfileShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger
 		store:   &ProfileStore{bucket: to, timeout: profileReadTimeout, stall: opts.Stall},
 		logger:  logger,
 		known:   map[string]bool{},
-		uploads: counterOf(set, "ferula_profiles_shipper_uploads_total", "Number of profile blocks uploaded."),
-		failed: counterOf(set, "ferula_profiles_shipper_failures_total",
+		uploads: process.Counter(set, "ferula_profiles_shipper_uploads_total", "Number of profile blocks uploaded."),
+		failed: process.Counter(set, "ferula_profiles_shipper_failures_total",
 			"Number of failed syncs of the directory of profile blocks."),
-		waiting: gaugeOf(set, "ferula_profiles_shipper_blocks_waiting", "Number of profile blocks waiting for upload."),
+		waiting: process.Gauge(set, "ferula_profiles_shipper_blocks_waiting",
+			"Number of profile blocks waiting for upload.", nil),
 	}
 }
 

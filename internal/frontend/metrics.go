@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/process"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -21,10 +22,6 @@ type metrics struct {
 func newMetrics(set *instruments.Set) *metrics {
 	set = cmp.Or(set, instruments.NewSet())
 	bounds := []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}
-	set.Describe("ferula_frontend_response_bytes_total", "Total bytes of responses, before compression.", "")
-	set.Describe("ferula_frontend_shared_responses_total",
-		"Total requests that got the response of an identical concurrent request.", "")
-	set.Describe("ferula_frontend_requests_in_flight", "Requests in progress.", "")
 	return &metrics{
 		requests: set.NewCounterVec("ferula_frontend_requests_total",
 			"Total requests, by kind, status code and result cache state (hit, partial, miss).", "kind", "code", "cache"),
@@ -32,9 +29,10 @@ func newMetrics(set *instruments.Set) *metrics {
 			bounds, "kind"),
 		stages: set.NewPrometheusHistogramVec("ferula_frontend_stage_duration_seconds",
 			"Duration of the stages of requests (queue, slots, cache, fetch, splice).", bounds, "stage"),
-		bytes:   set.NewCounter("ferula_frontend_response_bytes_total"),
-		shared:  set.NewCounter("ferula_frontend_shared_responses_total"),
-		running: set.NewGauge("ferula_frontend_requests_in_flight", nil),
+		bytes: process.Counter(set, "ferula_frontend_response_bytes_total", "Total bytes of responses, before compression."),
+		shared: process.Counter(set, "ferula_frontend_shared_responses_total",
+			"Total requests that got the response of an identical concurrent request."),
+		running: process.Gauge(set, "ferula_frontend_requests_in_flight", "Requests in progress.", nil),
 	}
 }
 

@@ -44,6 +44,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -92,14 +93,11 @@ type Server struct {
 // NewServer returns a server, which owns no goroutine. set may be nil.
 func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, set *metrics.Set) *Server {
 	set = cmp.Or(set, metrics.NewSet())
-	const queries = "prometheus_remote_read_handler_queries"
-	set.Describe(queries,
-		"The current number of remote read queries that are either in execution or queued on the handler.", "")
-	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: set.NewGauge(queries, nil)}
-	const partial = "ferula_remote_read_partial_total"
-	set.Describe(partial, "Remote read queries that lacked the series of a remote_read endpoint. "+
-		"They failed, unless partial responses are allowed.", "")
-	s.partial = set.NewCounter(partial)
+	s := &Server{opts: opts.withDefaults(), from: from, logger: logger,
+		queries: process.Gauge(set, "prometheus_remote_read_handler_queries",
+			"The current number of remote read queries that are either in execution or queued on the handler.", nil),
+		partial: process.Counter(set, "ferula_remote_read_partial_total", "Remote read queries that lacked the series of a "+
+			"remote_read endpoint. They failed, unless partial responses are allowed.")}
 	if opts.ConcurrentMax > 0 {
 		s.slots = make(chan struct{}, opts.ConcurrentMax)
 	}

@@ -33,6 +33,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -342,22 +343,18 @@ func (s *Store) NotifyWrites(writes wlog.WriteNotified) { s.writes = writes }
 // registerBounds registers the three gauges that Prometheus' main program adds and that
 // dashboards use, and a gauge that shows whether samples are accepted.
 func (s *Store) registerBounds(db *tsdb.DB) {
-	const accepts = "ferula_tsdb_accepts_samples"
-	s.own.Describe(accepts, "Whether samples are accepted. At 0 they are refused with status 503: the disk is nearly "+
-		"full, or a write to the write-ahead log has failed.", "")
-	s.own.NewGauge(accepts, func() float64 {
+	process.Gauge(s.own, "ferula_tsdb_accepts_samples", "Whether samples are accepted. At 0 they are refused with status "+
+		"503: the disk is nearly full, or a write to the write-ahead log has failed.", func() float64 {
 		if s.Refusal() != nil {
 			return 0
 		}
 		return 1
 	})
-	const aside = "ferula_tsdb_wal_aside_bytes"
-	s.own.Describe(aside, "Size of the segments of the write-ahead log that are kept but not read (*.aside, *.repair): "+
-		"segments before them are missing or damaged. Delete these files if no samples are missing.", "")
-	s.own.NewGauge(aside, func() float64 { return float64(s.asideBytes()) })
+	process.Gauge(s.own, "ferula_tsdb_wal_aside_bytes", "Size of the segments of the write-ahead log that are kept but "+
+		"not read (*.aside, *.repair): segments before them are missing or damaged. Delete these files if no samples are "+
+		"missing.", func() float64 { return float64(s.asideBytes()) })
 	gauge := func(name, help string, valueMS func() int64) {
-		s.own.Describe(name, help, "")
-		s.own.NewGauge(name, func() float64 { return float64(valueMS() / 1000) })
+		process.Gauge(s.own, name, help, func() float64 { return float64(valueMS() / 1000) })
 	}
 	gauge("prometheus_tsdb_lowest_timestamp_seconds", "Lowest timestamp value stored in the database.", func() int64 {
 		if blocks := db.Blocks(); len(blocks) > 0 {

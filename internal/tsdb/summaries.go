@@ -21,6 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/blocks"
 	"github.com/ferula-io/ferula/internal/blocks/summaries"
 	"github.com/ferula-io/ferula/internal/files"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -57,14 +58,12 @@ type sideFiles struct {
 }
 
 func (f *sideFiles) register(set *metrics.Set) {
-	const made, failures, bytes = "ferula_tsdb_summaries_made_total", "ferula_tsdb_summaries_failures_total",
-		"ferula_tsdb_summaries_bytes"
-	set.Describe(made, "Files with summaries of the chunks of a block that were made.", "")
-	set.Describe(failures, "Files with summaries that could not be made, or were damaged, of another block or of another "+
-		"version. Their blocks are read without summaries.", "")
-	set.Describe(bytes, "Size of the files with summaries, which no retention size counts.", "")
-	f.made, f.failures = set.NewCounter(made), set.NewCounter(failures)
-	set.NewGauge(bytes, func() float64 { return float64(f.bytes.Load()) })
+	f.made = process.Counter(set, "ferula_tsdb_summaries_made_total",
+		"Files with summaries of the chunks of a block that were made.")
+	f.failures = process.Counter(set, "ferula_tsdb_summaries_failures_total", "Files with summaries that could not be "+
+		"made, or were damaged, of another block or of another version. Their blocks are read without summaries.")
+	process.Gauge(set, "ferula_tsdb_summaries_bytes", "Size of the files with summaries, which no retention size counts.",
+		func() float64 { return float64(f.bytes.Load()) })
 }
 
 func (f *sideFiles) start() {

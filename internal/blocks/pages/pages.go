@@ -32,6 +32,7 @@ import (
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -146,8 +147,8 @@ func New(opts Options) *Cache {
 	c.recent.init()
 	c.retries.init()
 	c.counts = newCounts(opts.Metrics)
-	opts.Metrics.Describe("ferula_pages_cached_bytes", "Bytes of the cached pages.", "")
-	opts.Metrics.NewGauge("ferula_pages_cached_bytes", func() float64 { return float64(c.Cached()) })
+	process.Gauge(opts.Metrics, "ferula_pages_cached_bytes", "Bytes of the cached pages.",
+		func() float64 { return float64(c.Cached()) })
 	return c
 }
 
@@ -207,10 +208,7 @@ func reserve(file *os.File, size int64) error {
 }
 
 func newCounts(set *metrics.Set) counts {
-	counter := func(name, help string) *metrics.Counter {
-		set.Describe(name, help, "")
-		return set.NewCounter(name)
-	}
+	counter := func(name, help string) *metrics.Counter { return process.Counter(set, name, help) }
 	return counts{
 		hits:      counter("ferula_pages_hits_total", "Reads of a page that was cached."),
 		misses:    counter("ferula_pages_misses_total", "Reads of a page that was not cached."),

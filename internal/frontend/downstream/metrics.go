@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/process"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -27,7 +28,6 @@ func newMetrics(set *instruments.Set) *metrics {
 		"Bytes of response bodies: received on the wire, and after decoding.", "kind")
 	set.Describe("ferula_frontend_downstream_first_byte_seconds",
 		"Time from sending a request to the first byte of its response.", "")
-	set.Describe("ferula_frontend_downstream_in_flight", "Requests that wait for a response or read its body.", "")
 	return &metrics{
 		tries: set.NewCounterVec("ferula_frontend_downstream_tries_total",
 			"Requests sent to the downstream, including retries, by outcome.", "outcome"),
@@ -39,9 +39,10 @@ func newMetrics(set *instruments.Set) *metrics {
 			"Responses that broke off after some bytes and were requested again, by outcome.", "outcome"),
 		firstByte: set.NewPrometheusHistogramExt("ferula_frontend_downstream_first_byte_seconds",
 			[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}),
-		inFlight: set.NewGauge("ferula_frontend_downstream_in_flight", nil),
-		wire:     bytes.With("wire"),
-		decoded:  bytes.With("decoded"),
+		inFlight: process.Gauge(set, "ferula_frontend_downstream_in_flight",
+			"Requests that wait for a response or read its body.", nil),
+		wire:    bytes.With("wire"),
+		decoded: bytes.With("decoded"),
 	}
 }
 

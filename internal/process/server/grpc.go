@@ -208,12 +208,12 @@ type callMetrics struct {
 }
 
 func newCallMetrics(set *metrics.Set, span Span, logger *slog.Logger) *callMetrics {
-	set.Describe("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic.", "")
 	return &callMetrics{
 		callFamilies: newCallFamilies(set, "server", seconds[:14]),
-		panics:       [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), process.Panics(set, "grpc")},
-		span:         span.orNone(),
-		logger:       logger,
+		panics: [2]*metrics.Counter{process.Counter(set, "grpc_req_panics_recovered_total",
+			"Total number of gRPC requests recovered from internal panic."), process.Panics(set, "grpc")},
+		span:   span.orNone(),
+		logger: logger,
 	}
 }
 

@@ -71,14 +71,12 @@ func New() *Registry {
 
 // Counter registers a counter in ferula's set.
 func (reg *Registry) Counter(name, help string) *metrics.Counter {
-	reg.Own.Describe(name, help, "")
-	return reg.Own.NewCounter(name)
+	return process.Counter(reg.Own, name, help)
 }
 
 // Gauge registers a gauge in ferula's set.
 func (reg *Registry) Gauge(name, help string) *metrics.Gauge {
-	reg.Own.Describe(name, help, "")
-	return reg.Own.NewGauge(name, nil)
+	return process.Gauge(reg.Own, name, help, nil)
 }
 
 // Handler exposes the metrics of this process in the negotiated format.

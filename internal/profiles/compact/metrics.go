@@ -1,6 +1,9 @@
 package compact
 
-import "github.com/ferula-io/ferula/metrics"
+import (
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/metrics"
+)
 
 // compactMetrics use Thanos' names where they exist, so that alerts of Thanos keep working.
 type compactMetrics struct {
@@ -17,14 +20,8 @@ type compactMetrics struct {
 }
 
 func newCompactMetrics(set *metrics.Set) compactMetrics {
-	counter := func(name, help string) *metrics.Counter {
-		set.Describe(name, help, "")
-		return set.NewCounter(name)
-	}
-	gauge := func(name, help string) *metrics.Gauge {
-		set.Describe(name, help, "")
-		return set.NewGauge(name, nil)
-	}
+	counter := func(name, help string) *metrics.Counter { return process.Counter(set, name, help) }
+	gauge := func(name, help string) *metrics.Gauge { return process.Gauge(set, name, help, nil) }
 	return compactMetrics{
 		iterations: counter("thanos_compact_iterations_total",
 			"Number of iterations that were successful for all tenants."),

@@ -30,6 +30,7 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 
 	"github.com/ferula-io/ferula/internal/httpbody"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
@@ -77,14 +78,13 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 	in := &Ingester{
 		limits: limits, store: store, logger: logger, now: time.Now,
 		tenants:  tenants{max: limits.Tenants, byName: map[string]*tenant{}},
-		received: set.NewCounter("ferula_profiles_received_total"),
+		received: process.Counter(set, "ferula_profiles_received_total", "Profiles ingested."),
 		bytes: set.NewCounterVec("ferula_profiles_received_bytes_total",
 			"Bytes of ingested profiles, as sent and decompressed.", "form"),
 		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles rejected, by reason.", "reason"),
 		repaired: set.NewCounterVec("ferula_profiles_repaired_total",
 			"Parts of ingested profiles that were dropped or repaired, by reason.", "reason"),
 	}
-	set.Describe("ferula_profiles_received_total", "Profiles ingested.", "")
 	drop := map[string]bool{}
 	for _, name := range opts.DropLabels {
 		drop[name] = true

@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -82,12 +83,10 @@ func New(opts Options, s Viewer) *Engine {
 	opts = opts.withDefaults()
 	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), partialLog: newPartialLog(opts),
 		pointsMax: 2_000_000}
-	gauge := func(name, help string, value func() float64) {
-		opts.Metrics.Describe("ferula_profiles_"+name, help, "")
-		opts.Metrics.NewGauge("ferula_profiles_"+name, value)
-	}
-	gauge("queries_running", "Running profile queries.", func() float64 { return float64(len(e.slots)) })
-	gauge("queries_max", "Profile queries that may run at once.", func() float64 { return float64(cap(e.slots)) })
+	process.Gauge(opts.Metrics, "ferula_profiles_queries_running", "Running profile queries.",
+		func() float64 { return float64(len(e.slots)) })
+	process.Gauge(opts.Metrics, "ferula_profiles_queries_max", "Profile queries that may run at once.",
+		func() float64 { return float64(cap(e.slots)) })
 	return e
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 
@@ -159,9 +160,8 @@ type partialLog struct {
 }
 
 func newPartialLog(o Options) *partialLog {
-	o.Metrics.Describe("ferula_profiles_partial_responses_total",
-		"Profile queries whose response lacked a block, or that failed because of a block.", "")
-	return &partialLog{logger: o.Logger, total: o.Metrics.NewCounter("ferula_profiles_partial_responses_total"),
+	return &partialLog{logger: o.Logger, total: process.Counter(o.Metrics, "ferula_profiles_partial_responses_total",
+		"Profile queries whose response lacked a block, or that failed because of a block."),
 		logged: map[string]time.Time{}}
 }
 

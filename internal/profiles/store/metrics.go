@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/profiles"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
@@ -28,30 +29,32 @@ type metrics struct {
 func newMetrics(set *instruments.Set) *metrics {
 	set = cmp.Or(set, instruments.NewSet())
 	counter := func(name, help string) *instruments.Counter {
-		set.Describe("ferula_profiles_"+name, help, "")
-		return set.NewCounter("ferula_profiles_" + name)
+		return process.Counter(set, "ferula_profiles_"+name, help)
 	}
-	const overlaps = "ferula_profiles_bucket_blocks_overlapping"
-	set.Describe(overlaps, "Number of profile blocks in the bucket whose profiles are partly in another block, too, where neither replaces the other. Queries count these profiles twice.", "")
 	return &metrics{
-		remoteOverlaps: set.NewGauge(overlaps, nil),
-		pushes:         counter("pushes_total", "Number of pushes stored."),
-		failed:         counter("pushes_failed_total", "Number of pushes that could not be stored."),
-		bytes:          counter("wal_bytes_total", "Number of bytes written to the write-ahead log of profiles."),
-		flushes:        counter("flushes_total", "Number of heads written as blocks."),
+		remoteOverlaps: process.Gauge(set, "ferula_profiles_bucket_blocks_overlapping",
+			"Number of profile blocks in the bucket whose profiles are partly in another block, too, where neither "+
+				"replaces the other. Queries count these profiles twice.", nil),
+		pushes:  counter("pushes_total", "Number of pushes stored."),
+		failed:  counter("pushes_failed_total", "Number of pushes that could not be stored."),
+		bytes:   counter("wal_bytes_total", "Number of bytes written to the write-ahead log of profiles."),
+		flushes: counter("flushes_total", "Number of heads written as blocks."),
 		flushesFailed: counter("flushes_failed_total",
 			"Number of failed attempts to write a head as a block. The head is kept and retried."),
 		compactions: counter("compactions_total", "Number of compactions of profile blocks."),
 		compactFail: counter("compactions_failed_total", "Number of failed compactions of profile blocks."),
 		corrupt:     counter("blocks_corrupt_total", "Number of corrupt blocks, which are skipped."),
 		newer: counter("blocks_newer_total",
-			"Number of blocks of a newer version of ferula, which are skipped and kept. A block in the bucket is counted at each listing."),
+			"Number of blocks of a newer version of ferula, which are skipped and kept. A block in the bucket is counted at "+
+				"each listing."),
 		remoteOpened: counter("bucket_blocks_opened_total", "Number of profile block indexes read from the bucket."),
 		remoteDeleted: counter("bucket_blocks_deleted_total",
-			"Number of profile blocks deleted from the bucket: replaced by a compacted block, or older than the retention time of the bucket."),
+			"Number of profile blocks deleted from the bucket: replaced by a compacted block, or older than the retention "+
+				"time of the bucket."),
 		remoteDeleteFail: counter("bucket_deletions_failed_total",
 			"Number of failed deletions of profile blocks in the bucket, which are retried."),
-		spansDropped: counter("spans_dropped_total", "Number of spans of samples that were not stored because a profile has too many. Their samples are stored."),
+		spansDropped: counter("spans_dropped_total", "Number of spans of samples that were not stored because a profile "+
+			"has too many. Their samples are stored."),
 		overMemory: counter("pushes_without_memory_total",
 			"Number of pushes rejected because the heads of all tenants have reached their memory limit."),
 		tenantsFailed: counter("tenants_open_failed_total", "Number of failures to open a tenant, which are retried."),
@@ -96,10 +99,8 @@ func (m *metrics) memory(set *instruments.Set, s *Store) {
 	set.Describe("ferula_profiles_memory_limit_bytes", "Limit of ferula_profiles_memory_bytes, all kinds together.",
 		"bytes")
 	set.NewGauge("ferula_profiles_memory_limit_bytes", func() float64 { return float64(s.memory.max) })
-	const unavailable = "ferula_profiles_tenants_unavailable"
-	set.Describe(unavailable, "Number of tenants whose requests get status 503, because their write-ahead log is being "+
-		"replayed or they cannot be opened.", "")
-	set.NewGauge(unavailable, func() float64 {
+	process.Gauge(set, "ferula_profiles_tenants_unavailable", "Number of tenants whose requests get status 503, because "+
+		"their write-ahead log is being replayed or they cannot be opened.", func() float64 {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
 		return float64(len(s.failed))

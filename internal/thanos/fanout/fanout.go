@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -96,10 +97,10 @@ func New(endpoints *Endpoints, opts Options) *Fanout {
 		refused: endpoints.metrics.refused,
 	}}
 	if set := endpoints.opts.Metrics; set != nil {
-		set.Describe("ferula_query_chunk_bytes", "Bytes of store responses that all queries hold.", "")
-		set.Describe("ferula_query_chunk_bytes_max", "Limit of ferula_query_chunk_bytes. 0 means no limit.", "")
-		set.NewGauge("ferula_query_chunk_bytes", func() float64 { return float64(f.budget.held()) })
-		set.NewGauge("ferula_query_chunk_bytes_max", func() float64 { return float64(opts.TotalBytesMax) })
+		process.Gauge(set, "ferula_query_chunk_bytes", "Bytes of store responses that all queries hold.",
+			func() float64 { return float64(f.budget.held()) })
+		process.Gauge(set, "ferula_query_chunk_bytes_max", "Limit of ferula_query_chunk_bytes. 0 means no limit.",
+			func() float64 { return float64(opts.TotalBytesMax) })
 	}
 	return f
 }

@@ -35,12 +35,6 @@ func newInstruments(set *metrics.Set) *instruments {
 	if set == nil {
 		set = metrics.NewSet()
 	}
-	set.Describe("thanos_query_endpoints_dns_lookups_total", "Number of DNS lookups of endpoints.", "")
-	set.Describe("thanos_query_endpoints_dns_failures_total", "Number of DNS lookups of endpoints that failed.", "")
-	set.Describe("ferula_query_chunk_bytes_waits_total",
-		"Number of times a query waited for memory that other queries held.", "")
-	set.Describe("ferula_query_chunk_bytes_rejected_total",
-		"Number of times a query failed because other queries did not release memory.", "")
 	return &instruments{
 		firstMessage: set.NewPrometheusHistogramVec("ferula_query_store_first_series_seconds",
 			"Time from a Series request to its first series, by store.", secondsOfStores, "store"),
@@ -54,11 +48,14 @@ func newInstruments(set *metrics.Set) *instruments {
 			"Number of requests of a store that failed, by reason.", "store", "reason"),
 		partial: set.NewCounterVec("ferula_query_partial_responses_total",
 			"Number of requests whose result lacks data of at least one store, by kind.", "request"),
-		lookups:       set.NewCounter("thanos_query_endpoints_dns_lookups_total"),
-		lookupsFailed: set.NewCounter("thanos_query_endpoints_dns_failures_total"),
-		waits:         set.NewCounter("ferula_query_chunk_bytes_waits_total"),
-		refused:       set.NewCounter("ferula_query_chunk_bytes_rejected_total"),
-		panics:        process.Panics(set, "store"),
+		lookups: process.Counter(set, "thanos_query_endpoints_dns_lookups_total", "Number of DNS lookups of endpoints."),
+		lookupsFailed: process.Counter(set, "thanos_query_endpoints_dns_failures_total",
+			"Number of DNS lookups of endpoints that failed."),
+		waits: process.Counter(set, "ferula_query_chunk_bytes_waits_total",
+			"Number of times a query waited for memory that other queries held."),
+		refused: process.Counter(set, "ferula_query_chunk_bytes_rejected_total",
+			"Number of times a query failed because other queries did not release memory."),
+		panics: process.Panics(set, "store"),
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
@@ -103,10 +104,7 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("page cache: %w", err)
 	}
-	counter := func(name, help string) *metrics.Counter {
-		opts.Metrics.Describe(name, help, "")
-		return opts.Metrics.NewCounter(name)
-	}
+	counter := func(name, help string) *metrics.Counter { return process.Counter(opts.Metrics, name, help) }
 	s := &Store{
 		opts: opts, from: from, cache: cache, blocks: map[ulid.ULID]*block{},
 		lister: metas.NewLister(from, metas.Options{
@@ -127,8 +125,8 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	if opts.ReadsMax > 0 {
 		s.gate = make(chan struct{}, opts.ReadsMax)
 	}
-	opts.Metrics.Describe("thanos_bucket_store_blocks_loaded", "Number of blocks that are served.", "")
-	opts.Metrics.NewGauge("thanos_bucket_store_blocks_loaded", func() float64 { return float64(len(s.Blocks())) })
+	process.Gauge(opts.Metrics, "thanos_bucket_store_blocks_loaded", "Number of blocks that are served.",
+		func() float64 { return float64(len(s.Blocks())) })
 	return s, nil
 }
 

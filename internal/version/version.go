@@ -18,21 +18,11 @@ type Info struct {
 	Tags     string // of the build, separated by commas; "" without
 }
 
-type build struct {
-	once sync.Once
-	info Info
-}
-
-var current = build{}
-
 // Current returns the running program's build.
-func Current() Info {
-	current.once.Do(func() {
-		recorded, _ := debug.ReadBuildInfo() // nil if there is none
-		current.info = of(recorded)
-	})
-	return current.info
-}
+var Current = sync.OnceValue(func() Info {
+	recorded, _ := debug.ReadBuildInfo() // nil if there is none
+	return of(recorded)
+})
 
 // UserAgent returns the header User-Agent of ferula's own requests.
 func UserAgent() string { return "ferula/" + Current().Version }

@@ -289,30 +289,12 @@ func (c *client) LabelValues(ctx context.Context, name string, matchers []*label
 	return values, warnings, err
 }
 
-// escapedName escapes a label name for the path, unless it is a legacy name: prefix U__,
-// every other character as _hex_, and _ doubled.
+// escapedName escapes a label name for the path, unless it is a legacy name.
 func escapedName(name string) string {
-	plain := name != "" && !strings.HasPrefix(name, "U__")
-	for i, r := range name {
-		if !(r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || i > 0 && r >= '0' && r <= '9') {
-			plain = false
-		}
+	if escaped := model.EscapeName(name, model.ValueEncodingEscaping); escaped != name || !strings.HasPrefix(name, "U__") {
+		return escaped
 	}
-	if plain {
-		return name
-	}
-	escaped := "U__"
-	for i, r := range name {
-		switch {
-		case r == '_':
-			escaped += "__"
-		case r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || i > 0 && r >= '0' && r <= '9':
-			escaped += string(r)
-		default:
-			escaped += "_" + strconv.FormatInt(int64(r), 16) + "_"
-		}
-	}
-	return escaped
+	return "U__" + strings.ReplaceAll(name, "_", "__") // otherwise the server would take it for an escaped one
 }
 
 // Exemplars returns the exemplars of the selectors in a PromQL expression.

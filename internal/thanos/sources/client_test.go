@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -191,5 +192,17 @@ func TestClient_ReadsRulesTargetsMetadataAndStatistics(t *testing.T) {
 	f.text = `{"status":"success","data":{"groups":[{"rules":[{"type":"new"}]}]}}`
 	if _, _, err := c.Rules(ctx, storeapi.RulesRequest{}); !errors.Is(err, errBadResponse) {
 		t.Error(err)
+	}
+}
+
+// The server reads a name that begins with U__ as an escaped one.
+func TestEscapedName_IsTheNameToTheServer(t *testing.T) {
+	for name, want := range map[string]string{
+		"a": "a", "a_b1": "a_b1", "a.b_c": "U__a_2e_b__c", "1a": "U___31_a", "ü": "U___fc_", "U__a": "U__U____a", "U__ü": "U__U_____fc_", "U_": "U_",
+	} {
+		got := escapedName(name)
+		if read := model.UnescapeName(got, model.ValueEncodingEscaping); got != want || strings.HasPrefix(got, "U__") && read != name {
+			t.Errorf("%s is sent as %s, want %s; read as %s", name, got, want, read)
+		}
 	}
 }

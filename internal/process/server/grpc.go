@@ -67,7 +67,7 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 // CheckAnonymous returns an error if the gRPC server would accept every client while
 // the HTTP server authenticates its clients.
 func (o GRPCOptions) CheckAnonymous(web WebOptions) error {
-	if o.ListenAddress == "" || o.TLS.ClientCA != "" || isLoopback(o.ListenAddress) || !web.Security().Clients {
+	if o.ListenAddress == "" || o.TLS.ClientCA != "" || IsLoopback(o.ListenAddress) || !web.Security().Clients {
 		return nil
 	}
 	return fmt.Errorf("the gRPC server on %s would accept every client, while %s requires a password or a client "+

@@ -623,10 +623,10 @@ func TestHostNames_WrapRefusesOtherHosts(t *testing.T) {
 
 func TestIsLoopback_OnlyForLoopbackAddresses(t *testing.T) {
 	for address, want := range map[string]bool{
-		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true,
-		":1": false, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false, "example.org:1": false, "localhost.example.org:1": false, "nonsense": false,
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true, "[::2]:1": false, "127.0.0.1": false, "": false,
+		":1": false, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false, "example.org:1": false, "localhost.example.org:1": false, "nonsense": false, "dnssrv+_grpc._tcp.localhost": false,
 	} {
-		if got := isLoopback(address); got != want {
+		if got := IsLoopback(address); got != want {
 			t.Errorf("%s: %t", address, got)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -170,19 +171,14 @@ func newHostNames(addresses []string, external string, names []string) *hostName
 }
 
 func allLoopback(addresses []string) bool {
-	for _, address := range addresses {
-		if !isLoopback(address) {
-			return false
-		}
-	}
-	return len(addresses) > 0
+	return len(addresses) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return !IsLoopback(a) })
 }
 
-// isLoopback reports whether a listen address is reachable from this machine only.
-func isLoopback(address string) bool {
+// IsLoopback reports whether the host of host:port is localhost or a loopback IP address. It resolves no names.
+func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return false // net.Listen returns the error
+		return false
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())

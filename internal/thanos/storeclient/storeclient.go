@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"net"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -119,20 +118,10 @@ func (o Options) dial(a fanout.Address) (fanout.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isLoopback(a.Name) {
+	if server.IsLoopback(a.Name) {
 		o.Client.NoDeltas = true // differences of labels save bytes, which are cheap on loopback, and cost time
 	}
 	return client{storeapi.NewClient(conn, o.Client), conn}, nil
-}
-
-// isLoopback reports whether the host of host:port is localhost or a loopback IP address. It resolves no names.
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
 // client is a StoreAPI client that owns its connection.

@@ -223,14 +223,3 @@ func TestSource_AStoreThatStallsForLabelNamesIsCutOff(t *testing.T) {
 	}
 	<-canceled // the request of the store ends too
 }
-
-func TestIsLoopback(t *testing.T) {
-	for address, want := range map[string]bool{
-		"127.0.0.1:10901": true, "127.8.0.1:1": true, "[::1]:10901": true, "localhost:10901": true,
-		"10.0.0.1:10901": false, "store.example:10901": false, "localhost.example:1": false, "[::2]:1": false, "127.0.0.1": false, "dnssrv+_grpc._tcp.localhost": false, "": false,
-	} {
-		if got := isLoopback(address); got != want {
-			t.Errorf("%q: %v", address, got)
-		}
-	}
-}

@@ -101,23 +101,16 @@ func (t Transport) build(connectTimeout time.Duration, readBufferBytes int) (*ht
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           counted(dialer.DialContext),
 		TLSClientConfig:       config,
-		TLSHandshakeTimeout:   orDuration(t.TLSHandshakeTimeout, tlsHandshakeTimeoutDefault),
-		ExpectContinueTimeout: orDuration(t.ExpectContinueTimeout, expectContinueTimeoutDefault),
+		TLSHandshakeTimeout:   cmp.Or(time.Duration(t.TLSHandshakeTimeout), tlsHandshakeTimeoutDefault),
+		ExpectContinueTimeout: cmp.Or(time.Duration(t.ExpectContinueTimeout), expectContinueTimeoutDefault),
 		ResponseHeaderTimeout: time.Duration(t.ResponseHeaderTimeout),
-		IdleConnTimeout:       orDuration(t.IdleConnTimeout, idleConnTimeoutDefault),
+		IdleConnTimeout:       cmp.Or(time.Duration(t.IdleConnTimeout), idleConnTimeoutDefault),
 		MaxIdleConns:          orInt(t.MaxIdleConns, maxIdleConnsDefault),
 		MaxIdleConnsPerHost:   cmp.Or(orInt(t.MaxIdleConnsPerHost, 0), maxIdleConnsDefault), // net/http reads 0 as 2
 		MaxConnsPerHost:       orInt(t.MaxConnsPerHost, 0),
 		ReadBufferSize:        readBufferBytes,
 		DisableCompression:    true, // decoding is done here, with pooled decoders and a limit
 	}, nil
-}
-
-func orDuration(d model.Duration, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return time.Duration(d)
 }
 
 func orInt(n *int, otherwise int) int {

@@ -115,9 +115,6 @@ func TestEncoders_CorruptLabelsAreErrors(t *testing.T) {
 			t.Errorf("%s: %v", format, err)
 		}
 	}
-	if metricName([]byte{0x0A, 9}) != nil || metricName(labelenc.AppendLabel(nil, "a", "b")) != nil {
-		t.Error("a name")
-	}
 }
 
 // A row group ends with the row that reaches its limit of rows or of bytes.

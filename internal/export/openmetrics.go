@@ -49,7 +49,7 @@ type openMetricsEncoder struct {
 const pieceBytes = 32 << 10
 
 func (e *openMetricsEncoder) add(s *samples) (err error) {
-	name := metricName(s.labels)
+	name := labelenc.Value(s.labels, "__name__")
 	if len(name) == 0 {
 		return fmt.Errorf("%w: OpenMetrics requires a metric name", ErrInexpressible)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
+
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // parquetRow is the schema of a Parquet file; docs/formats/export.md describes it.
@@ -82,7 +84,7 @@ func (e *parquetEncoder) add(s *samples) (err error) {
 	if e.labels, err = appendLabels(e.labels[:0], s.labels); err != nil {
 		return err
 	}
-	e.name = append(e.name[:0], metricName(s.labels)...)
+	e.name = append(e.name[:0], labelenc.Value(s.labels, "__name__")...)
 	e.bytes += len(e.labels) + len(e.name)
 	name := parquet.ByteArrayValue(e.name).Level(0, 0, columnName)
 	labels := parquet.ByteArrayValue(e.labels).Level(0, 0, columnLabels)

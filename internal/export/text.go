@@ -36,21 +36,6 @@ func appendLabels(dst, labels []byte) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// metricName returns the value of __name__, aliasing labels; nil if there is none.
-func metricName(labels []byte) []byte {
-	for len(labels) > 0 {
-		name, value, rest, err := labelenc.Next(labels)
-		if err != nil {
-			return nil
-		}
-		if string(name) == "__name__" {
-			return value
-		}
-		labels = rest
-	}
-	return nil
-}
-
 // appendHistogram appends a native histogram as one JSON object: the fields count, sum and
 // buckets of the API, followed by the fields of the histogram that the API omits.
 func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
@@ -156,7 +141,7 @@ func (e *csvEncoder) add(s *samples) (err error) {
 	if e.line, err = appendLabels(e.line[:0], s.labels); err != nil {
 		return err
 	}
-	e.prefix = appendCSV(e.prefix[:0], metricName(s.labels))
+	e.prefix = appendCSV(e.prefix[:0], labelenc.Value(s.labels, "__name__"))
 	e.prefix = append(e.prefix, ',')
 	e.prefix = append(appendCSV(e.prefix, e.line), ',')
 	for {

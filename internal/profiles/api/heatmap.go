@@ -78,12 +78,8 @@ func heatmapSeries(s *profiles.HeatmapSeries) *profilepb.HeatmapSeries {
 }
 
 func labelPairs(set []byte) (pairs []*profilepb.LabelPair) {
-	for len(set) > 0 {
-		name, value, rest, err := labelenc.Next(set)
-		if err != nil {
-			break
-		}
-		pairs, set = append(pairs, &profilepb.LabelPair{Name: string(name), Value: string(value)}), rest
+	for name, value := range labelenc.All(set) {
+		pairs = append(pairs, &profilepb.LabelPair{Name: string(name), Value: string(value)})
 	}
 	return pairs
 }

@@ -202,12 +202,8 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 // groupName joins the label values of a group.
 func groupName(set []byte) string {
 	var values []string
-	for len(set) > 0 {
-		_, value, rest, err := labelenc.Next(set)
-		if err != nil {
-			break
-		}
-		values, set = append(values, string(value)), rest
+	for _, value := range labelenc.All(set) {
+		values = append(values, string(value))
 	}
 	return strings.Join(values, ",")
 }

@@ -62,15 +62,10 @@ func (e *Engine) ProfileTypes(ctx context.Context, req *profiles.LabelsRequest) 
 func (e *Engine) LabelNames(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
 	found := map[string]bool{}
 	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
-		for set := s.Labels; len(set) > 0; {
-			name, _, rest, err := labelenc.Next(set)
-			if err != nil {
-				return
-			}
+		for name := range labelenc.All(s.Labels) {
 			if !found[string(name)] {
 				found[string(name)] = true
 			}
-			set = rest
 		}
 	})
 	return slices.Sorted(maps.Keys(found)), warnings, err

@@ -200,12 +200,6 @@ func TestReadRecord_EveryCutIsNoticed(t *testing.T) {
 	if err := readRecord(record, func(*profiles.RawProfile) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("error of the callback: %v", err)
 	}
-	if _, _, ok := prefixed(nil); ok {
-		t.Error("a field without a length was read")
-	}
-	if field, rest, ok := prefixed([]byte{2, 7, 8, 9}); !ok || string(field) != "\a\b" || string(rest) != "\t" {
-		t.Errorf("%v, %v, %v", field, rest, ok)
-	}
 }
 
 func TestComplete_TimesAndIDs(t *testing.T) {

@@ -29,6 +29,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 const (
@@ -409,10 +410,10 @@ func readRecord(record []byte, f func(p *profiles.RawProfile) error) error {
 		}
 		p := profiles.RawProfile{ID: profiles.ID(b[:16]), TimeNS: int64(binary.LittleEndian.Uint64(b[16:]))}
 		var ok bool
-		if p.Labels, b, ok = prefixed(b[24:]); !ok {
+		if p.Labels, b, ok = labelenc.Prefixed(b[24:]); !ok {
 			return fmt.Errorf("%w: labels of a record are cut short", profiles.ErrCorrupt)
 		}
-		if p.Raw, b, ok = prefixed(b); !ok {
+		if p.Raw, b, ok = labelenc.Prefixed(b); !ok {
 			return fmt.Errorf("%w: profile of a record is cut short", profiles.ErrCorrupt)
 		}
 		if err := f(&p); err != nil {
@@ -420,12 +421,4 @@ func readRecord(record []byte, f func(p *profiles.RawProfile) error) error {
 		}
 	}
 	return nil
-}
-
-func prefixed(b []byte) (field, rest []byte, ok bool) {
-	size, n := binary.Uvarint(b)
-	if n <= 0 || size > uint64(len(b)-n) {
-		return nil, nil, false
-	}
-	return b[n : n+int(size)], b[n+int(size):], true
 }

@@ -18,6 +18,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
 	"unsafe"
 
@@ -231,6 +232,19 @@ func contains(names []string, name []byte) bool {
 		}
 	}
 	return false
+}
+
+// All returns the labels of a set, up to the first one that is not valid. Names and values alias the set.
+func All(set []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for left := set; len(left) > 0; {
+			name, value, rest, err := Next(left)
+			if err != nil || !yield(name, value) {
+				return
+			}
+			left = rest
+		}
+	}
 }
 
 // Value returns the value of a label in an encoded set, aliasing the set; nil if the set does not

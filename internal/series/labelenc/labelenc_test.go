@@ -93,6 +93,25 @@ func TestAppendMerged_PrimaryWins(t *testing.T) {
 	}
 }
 
+func TestAll_ReturnsTheLabelsUpToTheDamage(t *testing.T) {
+	for _, want := range sets {
+		got := labels.NewScratchBuilder(0)
+		all := All(append(Append(nil, want), 1))
+		for range 2 { // it can be read again
+			got.Reset()
+			for name, value := range all {
+				got.Add(string(name), string(value))
+			}
+			if !labels.Equal(got.Labels(), want) {
+				t.Errorf("%s, want %s", got.Labels(), want)
+			}
+		}
+		for range all {
+			break
+		}
+	}
+}
+
 func TestValue_ReturnsTheValueOrNil(t *testing.T) {
 	set := Append(nil, labels.FromStrings("a", "1", "b", "22", "job", ""))
 	for name, want := range map[string]string{"a": "1", "b": "22", "c": "", "": "", "aa": ""} {

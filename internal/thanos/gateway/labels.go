@@ -4,21 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
-
-// eachLabel calls f for the labels of an encoded set.
-func eachLabel(lset []byte, f func(name, value []byte)) {
-	for len(lset) > 0 {
-		name, value, rest, err := labelenc.Next(lset)
-		if err != nil {
-			return
-		}
-		f(name, value)
-		lset = rest
-	}
-}
 
 // add adds a text to a set, and copies it only if it is new. Bytes that are not UTF-8 are replaced,
 // because a protobuf string cannot have them: one such text would make the response for all blocks fail.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -209,7 +210,9 @@ func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names
 		return nil, nil, err
 	}
 	more, err := s.eachSeries(ctx, r, parts, func(lset []byte) {
-		eachLabel(lset, func(name, _ []byte) { add(found, name) })
+		for name := range labelenc.All(lset) {
+			add(found, name)
+		}
 	})
 	if err != nil {
 		return nil, nil, err
@@ -239,13 +242,7 @@ func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (valu
 	if err != nil {
 		return nil, nil, err
 	}
-	more, err := s.eachSeries(ctx, r, parts, func(lset []byte) {
-		eachLabel(lset, func(name, value []byte) {
-			if string(name) == label {
-				add(found, value)
-			}
-		})
-	})
+	more, err := s.eachSeries(ctx, r, parts, func(lset []byte) { add(found, labelenc.Value(lset, label)) })
 	if err != nil {
 		return nil, nil, err
 	}

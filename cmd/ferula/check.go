@@ -117,7 +117,7 @@ func (cmd *checkConfigCommand) Run() error {
 func ruleParser(features []string) (parser.Parser, error) {
 	var o app.ServeOptions
 	err := enableFeatures(features, &o)
-	return rules.Bounded(promql.NewParser(o.Query)), err
+	return promql.NewParser(o.Query), err
 }
 
 // checkConfig checks a configuration and the files that it names. It returns its rule files and
@@ -161,15 +161,21 @@ func (cmd *checkRulesCommand) Run() error {
 }
 
 func (c *checker) rules(file string, scheme model.ValidationScheme, expressions parser.Parser, lint lintFlags) {
-	groups, errs := rulefmt.ParseFile(file, false, scheme, expressions, slog.New(slog.DiscardHandler))
-	n := 0
-	if groups != nil {
-		for _, g := range groups.Groups {
-			n += len(g.Rules)
-		}
+	content, err := os.ReadFile(file)
+	var groups *rulefmt.RuleGroups
+	if err == nil {
+		groups, err = rules.Parse(file, content, scheme, expressions, slog.New(slog.DiscardHandler))
 	}
-	c.report(file, fmt.Sprintf("%d rules found", n), errs...)
-	if len(errs) > 0 || lint.Lint == "none" {
+	if err != nil {
+		c.report(file, "", err)
+		return
+	}
+	n := 0
+	for _, g := range groups.Groups {
+		n += len(g.Rules)
+	}
+	c.report(file, fmt.Sprintf("%d rules found", n))
+	if lint.Lint == "none" {
 		return
 	}
 	for _, name := range duplicateRules(groups) {

@@ -5,8 +5,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
@@ -75,6 +78,26 @@ func TestCheck_ExitCodesAreThoseOfPromtool(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "created.log")); !os.IsNotExist(err) {
 		t.Errorf("a check has created a log, whose owner may be another user than the server's: %v", err)
+	}
+}
+
+func TestCheck_FaultsOfRulesAreReportedOnceWithTheirLines(t *testing.T) {
+	file := filesIn(t, t.TempDir())
+	expressions, err := ruleParser(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for content, want := range map[string]string{
+		"groups: [\n": "line 1",
+		"groups: [{name: g, rules: [{record: a,\n expr: 'up('}]}]\n":              "2:8: ",
+		"groups: [{name: g, rules: [\n{alert: a, expr: up, labels: {'': b}}]}]\n": "2:1: ",
+	} {
+		var out, errs strings.Builder
+		c := &checker{out: &out, errs: &errs}
+		c.rules(file("rules.yml", content), model.UTF8Validation, expressions, lintFlags{})
+		if got := strings.TrimSpace(errs.String()); !strings.Contains(got, want) || strings.Contains(got, "\n") || c.failed != 1 {
+			t.Errorf("%q: %d failed: %s", content, c.failed, got)
+		}
 	}
 }
 

@@ -94,7 +94,7 @@ func Load(content []byte, o Options) (*Rules, error) {
 // instead of at the slot of a group.
 func Expression(rule rulefmt.Rule, o Options) (*Rules, error) {
 	var errs []error
-	for _, fault := range rule.Validate(rulefmt.RuleNode{}, model.UTF8Validation, rules.Bounded(o.Parser)) {
+	for _, fault := range rule.Validate(rulefmt.RuleNode{}, model.UTF8Validation, rules.Bounded{Parser: o.Parser}) {
 		errs = append(errs, errors.Unwrap(&fault)) // there is no line
 	}
 	if len(errs) > 0 {

@@ -61,7 +61,7 @@ func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, 
 // Parse parses a rule file. The error has every fault, with the name of the file and the line.
 func Parse(name string, content []byte, scheme model.ValidationScheme, p parser.Parser,
 	logger *slog.Logger) (*rulefmt.RuleGroups, error) {
-	groups, faults := rulefmt.Parse(content, false, scheme, bounded{p}, logger)
+	groups, faults := rulefmt.Parse(content, false, scheme, Bounded{p}, logger)
 	// It decodes a file twice, and returns a fault of its syntax as often.
 	faults = slices.CompactFunc(faults, func(a, b error) bool { return a.Error() == b.Error() })
 	errs := make([]error, len(faults))
@@ -115,15 +115,11 @@ func CheckAlertmanagers(cfg *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// Bounded returns a parser for the expressions of rules. It parses as p, but rejects expressions
-// nested too deeply.
-func Bounded(p parser.Parser) parser.Parser { return bounded{p} }
-
-// bounded is a parser that rejects expressions nested too deeply.
-type bounded struct{ parser.Parser }
+// Bounded is a parser for the expressions of rules, which rejects those nested too deeply.
+type Bounded struct{ parser.Parser }
 
 // ParseExpr implements parser.Parser.
-func (b bounded) ParseExpr(expr string) (parser.Expr, error) {
+func (b Bounded) ParseExpr(expr string) (parser.Expr, error) {
 	if err := precheck.Query(expr, precheck.LevelsMax); err != nil {
 		return nil, err
 	}

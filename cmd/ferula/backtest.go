@@ -41,14 +41,9 @@ type backtestCommand struct {
 
 // Run is called by kong.
 func (c *backtestCommand) Run(ctx context.Context) error {
-	logger, level, err := c.Log.logger()
+	logger, err := c.Log.quietLogger()
 	if err != nil {
 		return err
-	}
-	if c.Log.Level == "info" {
-		if err := level.Set("warn"); err != nil {
-			return err
-		}
 	}
 	form, err := c.form(time.Now())
 	if err != nil {

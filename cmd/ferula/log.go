@@ -17,6 +17,15 @@ import (
 // logger returns the logger of the process, and its level, which a reload may change.
 func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) { return f.loggerTo(os.Stderr) }
 
+// quietLogger is logger for a command whose output informational messages, such as of a WAL replay, would disturb.
+func (f logFlags) quietLogger() (*slog.Logger, error) {
+	if f.Level == "info" {
+		f.Level = "warn"
+	}
+	logger, _, err := f.logger()
+	return logger, err
+}
+
 // loggerTo returns a logger that writes to w, and its level. It makes it the logger of libraries that write to the
 // loggers of package slog or log.
 func (f logFlags) loggerTo(w io.Writer) (*slog.Logger, *promslog.Level, error) {

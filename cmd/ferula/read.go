@@ -90,14 +90,9 @@ func (f timeFlag) at(now time.Time) (int64, error) {
 
 // Run is called by kong.
 func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
-	logger, level, err := c.Log.logger()
+	logger, err := c.Log.quietLogger()
 	if err != nil {
 		return err
-	}
-	if c.Log.Level == "info" { // messages of a WAL replay would overwrite the progress line
-		if err := level.Set("warn"); err != nil {
-			return err
-		}
 	}
 	opts, err := c.options(time.Now())
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/invariant"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -167,8 +168,11 @@ func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T
 	w := newTestEnv(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	rounds := 250
-	if testing.Short() {
+	switch { // TestSplice_EqualsTheWholeResponseByteForByte has the hard cases
+	case testing.Short():
 		rounds = 8
+	case invariant.Enabled:
+		rounds = 80
 	}
 	for _, interval := range []time.Duration{time.Hour, 17 * time.Minute, 4 * time.Minute} {
 		cached := newTestCache()

@@ -38,8 +38,8 @@ type Series struct {
 	plain  unique.Handle[string]
 }
 
-// NewSeries returns a series. It copies the labels, unless a series of any source has the same labels: then Plain is the
-// same memory in both.
+// NewSeries returns a series. It copies the labels, unless a series of any source has the same labels: then Plain is
+// the same memory in both.
 func NewSeries(number uint32, t profiles.Type, plain []byte) Series {
 	h := unique.Make(string(plain))
 	//lint:ignore gosec Plain is never written to

@@ -224,7 +224,8 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), counted)
 }
 
-// assign assigns groups to the matching series of a source. The labels of a set that several sources have are read once.
+// assign assigns groups to the matching series of a source. The labels of a set that several sources have are read
+// once.
 func (s *selection) assign(series []block.Series, t uint32, req *profiles.SeriesRequest, sources int) (groupOf []int32,
 	any bool) {
 	n := len(s.groupOf)

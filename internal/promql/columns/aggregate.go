@@ -100,8 +100,9 @@ var folds = map[parser.ItemType]fold{
 func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
 	run, before := aggregateRun{aggregateNode: a, groups: newGrouping(a.expr)}, ev.acct.current
 	child := a.child
-	if s, ok := child.(*selector); ok && s.vs.Timestamp == nil && (a.expr.Op == parser.COUNT || a.expr.Op == parser.GROUP) {
-		child = filteredNode{s, nothing} // the values are not needed
+	valued := a.expr.Op != parser.COUNT && a.expr.Op != parser.GROUP
+	if s, ok := child.(*selector); ok && s.vs.Timestamp == nil && !valued {
+		child = filteredNode{s, nothing}
 	}
 	if err := child.eval(ev, func(r *row) error { return run.add(ev, r) }); err != nil {
 		return err

@@ -201,28 +201,57 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
-	raw, err := series.Open(context.Background(), f.local, mint, maxt)
-	if err != nil {
-		return nil, errors.Join(err, local.Close())
-	}
-	return &sampleQuerier{local, &fanoutQuerier{local: raw, remote: endpoints}}, nil
+	return &sampleQuerier{Querier: local, local: f.local, mint: mint, maxt: maxt, remote: endpoints}, nil
 }
 
-// sampleQuerier selects with a fanoutQuerier. Its labels are those of the local storage, as remote read cannot list
-// them.
+// sampleQuerier reads the local storage and the endpoints. Its labels are those of the local storage, with a warning.
 type sampleQuerier struct {
 	storage.Querier
-	merged *fanoutQuerier
+	local      storage.ChunkQueryable
+	mint, maxt int64
+	remote     []endpointQuerier
+	opened     []series.Querier // of the local storage, one for each selection
 }
 
-// Select implements storage.Querier. Series are always sorted.
+// Select implements storage.Querier. Series are always sorted. Of the local storage only the range of the hints is
+// read: the querier's is that of all selections of a query.
 func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
-	return series.ToSeriesSet(q.merged.sel(ctx, hints, labels.EmptyLabels(), matchers))
+	mint, maxt, opts := q.mint, q.maxt, series.SelectOptions{}
+	if hints != nil {
+		mint, maxt, opts.LabelsOnly = hints.Start, hints.End, hints.Func == "series"
+	}
+	local, err := series.Open(ctx, q.local, mint, maxt)
+	if err != nil {
+		return storage.ErrSeriesSet(err)
+	}
+	q.opened = append(q.opened, local)
+	return series.ToSeriesSet(merge(ctx, local.Select(ctx, opts, matchers...), q.remote, hints, labels.EmptyLabels(),
+		matchers))
+}
+
+// LabelValues implements storage.LabelQuerier.
+func (q *sampleQuerier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints,
+	matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	values, warnings, err := q.Querier.LabelValues(ctx, name, hints, matchers...)
+	return values, warnings.Add(ErrLabels), err
+}
+
+// LabelNames implements storage.LabelQuerier.
+func (q *sampleQuerier) LabelNames(ctx context.Context, hints *storage.LabelHints,
+	matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	names, warnings, err := q.Querier.LabelNames(ctx, hints, matchers...)
+	return names, warnings.Add(ErrLabels), err
 }
 
 // Close implements storage.Querier.
-func (q *sampleQuerier) Close() error { return errors.Join(q.Querier.Close(), q.merged.Close()) }
+func (q *sampleQuerier) Close() error {
+	err := q.Querier.Close()
+	for _, local := range q.opened {
+		err = errors.Join(err, local.Close())
+	}
+	return errors.Join(err, closeAll(q.remote))
+}
 
 // ChunkQuerier implements storage.ChunkQueryable, of which Prometheus' API requires the type. All that reads chunks
 // takes RawQuerier (series.Open).
@@ -261,17 +290,18 @@ func (*fanoutQuerier) Capabilities() series.Capabilities { return series.Capabil
 
 // Select implements series.Querier.
 func (q *fanoutQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
-	return q.sel(ctx, nil, opts.External, matchers)
+	return merge(ctx, series.SelectWithExternalLabels(ctx, q.local, opts.External, matchers...), q.remote, nil,
+		opts.External, matchers)
 }
 
-// sel selects from all. The local storage stores series without the external labels. The series of an endpoint may have
-// them, and whether the endpoint gets a matcher for them depends on the request. So the local storage and each endpoint
-// get the matchers of the request and add the labels to their own series. The results are merged after that.
-func (q *fanoutQuerier) sel(ctx context.Context, hints *storage.SelectHints, external labels.Labels,
-	matchers []*labels.Matcher) series.Set {
-	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external,
-		matchers...))}
-	for _, r := range q.remote {
+// merge merges a selection of the local storage with those of the endpoints. The local storage stores series without
+// the external labels. The series of an endpoint may have them, and whether the endpoint gets a matcher for them
+// depends on the request. So the local storage and each endpoint get the matchers of the request and add the labels to
+// their own series. The results are merged after that.
+func merge(ctx context.Context, local series.Set, remote []endpointQuerier, hints *storage.SelectHints,
+	external labels.Labels, matchers []*labels.Matcher) series.Set {
+	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(local)}
+	for _, r := range remote {
 		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.sel(ctx, r.Querier, hints, external,
 			matchers), name: r.endpoint.Name}))
 	}
@@ -287,9 +317,12 @@ func (q *fanoutQuerier) LabelNames(ctx context.Context, opts series.SelectOption
 
 // Close implements series.Querier.
 func (q *fanoutQuerier) Close() error {
-	err := q.local.Close()
-	for _, r := range q.remote {
-		err = errors.Join(err, r.Close())
+	return errors.Join(q.local.Close(), closeAll(q.remote))
+}
+
+func closeAll(endpoints []endpointQuerier) (err error) {
+	for _, e := range endpoints {
+		err = errors.Join(err, e.Close())
 	}
 	return err
 }

@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
 )
 
 // readFanout reads through both interfaces and compares the results.
@@ -91,5 +94,45 @@ func TestFanout_SelectsAfterTheFirstNext(t *testing.T) {
 	}
 	if sums[0].samples < 1000 || sums[1] != sums[0] || sums[2] != sums[0] {
 		t.Errorf("%+v", sums)
+	}
+}
+
+// A query may have selections that are days apart, and a list of series needs no samples.
+func TestFanout_ReadsWhatTheHintsAskFor(t *testing.T) {
+	local, far := open(t, t.TempDir()), open(t, t.TempDir())
+	fill(t, local, 20, startMS, startMS+2*hourMS, 30_000)
+	f := NewFanout(local)
+	f.SetEndpoints([]Endpoint{{Client: NewClient(ClientOptions{URL: serve(t, far, Options{})})}})
+	q, err1 := f.Querier(startMS, startMS+9*hourMS)
+	alone, err2 := local.Querier(startMS, startMS+9*hourMS)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	defer alone.Close()
+	hints := &storage.SelectHints{Start: startMS + hourMS, End: startMS + hourMS + 60_000}
+	got, want := sum(t, q.Select(t.Context(), true, hints, everything), asIs), sum(t, alone.Select(t.Context(), true, hints, everything), asIs)
+	if got != want || want.samples != 3*want.series {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	hints.Func = "series"
+	n, set := 0, q.Select(t.Context(), true, hints, everything)
+	for ; set.Next(); n++ {
+		if set.At().Iterator(nil).Next() != chunkenc.ValNone {
+			t.Error("samples are read")
+		}
+	}
+	if set.Err() != nil || n != want.series {
+		t.Errorf("%d series, %v", n, set.Err())
+	}
+	names, warned, err1 := q.LabelNames(t.Context(), nil)
+	values, alsoWarned, err2 := q.LabelValues(t.Context(), "job", nil)
+	if err := errors.Join(err1, err2); err != nil || len(names) < 3 || len(values) != 1 {
+		t.Errorf("%q, %q, %v", names, values, err)
+	}
+	for _, w := range []annotations.Annotations{warned, alsoWarned} {
+		if !errors.Is(errors.Join(w.AsErrors()...), ErrLabels) {
+			t.Errorf("no warning that labels of the endpoint are missing: %v", w)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -27,6 +28,7 @@ import (
 // which may have any timestamp. A ReadOnly is not safe for concurrent use; Close must be called.
 type ReadOnly struct {
 	dir, sandbox string
+	remove       func() error // removes sandbox
 	logger       *slog.Logger
 	db           *tsdb.DBReadOnly
 	blocks       []tsdb.BlockReader
@@ -37,13 +39,21 @@ type ReadOnly struct {
 
 var _ series.Source = (*ReadOnly)(nil)
 
-// OpenReadOnly opens the blocks of dir. sandbox is a directory for hard links while the log is read, or
-// for copies if it is on another file system; "" chooses one.
+// OpenReadOnly opens the blocks of dir. In sandbox, "" chooses one, it makes a directory for hard links while the log is
+// read, or for copies if it is on another file system.
 func OpenReadOnly(dir, sandbox string, logger *slog.Logger) (_ *ReadOnly, err error) {
-	d := &ReadOnly{dir: dir, sandbox: sandbox, logger: logger, headMS: math.MinInt64}
+	d := &ReadOnly{dir: dir, logger: logger, headMS: math.MinInt64}
 	if sandbox == "" {
-		d.sandbox = chooseSandbox(dir)
+		sandbox = chooseSandbox(dir)
 	}
+	if d.sandbox, d.remove, err = files.TempDir(sandbox, "ferula_read_"); err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.remove())
+		}
+	}()
 	// The out-of-order log is checked before the blocks are listed. If samples move from it
 	// to a block after this check, the replay finds that block: it lists the blocks again.
 	late, err := segmentBytes(filepath.Join(dir, wlog.WblDirName))
@@ -141,10 +151,11 @@ func sameFileSystem(dir, other string) bool {
 
 // Close closes the blocks and the head.
 func (d *ReadOnly) Close() error {
-	if d.head == nil {
-		return d.db.Close()
+	var err error
+	if d.head != nil {
+		err = d.head.close()
 	}
-	return errors.Join(d.head.close(), d.db.Close())
+	return errors.Join(err, d.db.Close(), d.remove())
 }
 
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms.

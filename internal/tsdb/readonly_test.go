@@ -130,6 +130,10 @@ func TestReadOnly_ReadsBlocksAndLog(t *testing.T) {
 			t.Errorf("%+v: %d series", w, len(got))
 		}
 	}
+	// What a killed process leaves is in one directory, which the next process removes.
+	if left, err := os.ReadDir(sandbox); err != nil || len(left) != 1 {
+		t.Errorf("in the sandbox: %v, %v", left, err)
+	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}

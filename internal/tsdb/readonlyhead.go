@@ -18,8 +18,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
-
-	"github.com/ferula-io/ferula/internal/files"
 )
 
 // replayedHead is the replayed logs of a database. The replay may write, so it works in a directory of its own:
@@ -33,7 +31,6 @@ import (
 // shutdown.
 type replayedHead struct {
 	dir     string
-	remove  func() error // removes dir
 	opts    *tsdb.HeadOptions
 	head    *tsdb.Head
 	querier storage.ChunkQuerier // over the whole range
@@ -46,7 +43,7 @@ type replayedHead struct {
 func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool,
 	logger *slog.Logger) (_ *replayedHead, err error) {
 	h := &replayedHead{minMS: afterMS}
-	if h.dir, h.remove, err = files.TempDir(sandbox, "ferula_read_"); err != nil {
+	if h.dir, err = os.MkdirTemp(sandbox, "head"); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -271,7 +268,7 @@ func (h *replayedHead) close() error {
 	if h.querier != nil {
 		errs = append(errs, h.querier.Close())
 	}
-	return errors.Join(append(errs, h.unload(), h.remove())...)
+	return errors.Join(append(errs, h.unload(), os.RemoveAll(h.dir))...)
 }
 
 // headWindow is a head restricted to a range, inclusive. Closing it does not close the head.

@@ -536,7 +536,7 @@ func TestFanoutQuerier_ClosesAllParts(t *testing.T) {
 	from := &transport{respond: responding(http.StatusOK, streamed, bytes.NewReader(frames(5)))}
 	client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
 	local := &listed{closed: errBroken, open: 1}
-	q := &fanoutQuerier{local: listedQuerier{local}, remote: []endpointQuerier{{client.Querier(0, 9), Endpoint{}}}}
+	q := &fanoutQuerier{local: listedQuerier{local}, remote: []*endpointQuerier{{Querier: client.Querier(0, 9)}}}
 	if set := q.Select(t.Context(), series.SelectOptions{}, everything); !set.Next() || from.open != 1 {
 		t.Fatalf("%v, %d responses", set.Err(), from.open)
 	}

@@ -3,6 +3,7 @@ package remoteread
 import (
 	"context"
 	"errors"
+	"io"
 	"regexp"
 	"slices"
 	"sync/atomic"
@@ -177,15 +178,15 @@ func NewFanout(local storage.SampleAndChunkQueryable) *Fanout {
 func (f *Fanout) SetEndpoints(endpoints []Endpoint) { f.endpoints.Store(&endpoints) }
 
 // endpointQueriers returns a querier for every endpoint that the range needs.
-func (f *Fanout) endpointQueriers(mint, maxt int64) ([]endpointQuerier, error) {
-	var queriers []endpointQuerier
+func (f *Fanout) endpointQueriers(mint, maxt int64) ([]*endpointQuerier, error) {
+	var queriers []*endpointQuerier
 	for _, e := range *f.endpoints.Load() {
 		last, ok, err := e.upTo(mint, maxt)
 		if err != nil {
 			return nil, err
 		}
 		if ok {
-			queriers = append(queriers, endpointQuerier{e.Client.Querier(mint, last), e})
+			queriers = append(queriers, &endpointQuerier{Querier: e.Client.Querier(mint, last), endpoint: e})
 		}
 	}
 	return queriers, nil
@@ -201,33 +202,38 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
-	return &sampleQuerier{Querier: local, local: f.local, mint: mint, maxt: maxt, remote: endpoints}, nil
+	return &sampleQuerier{local, endpoints}, nil
 }
 
-// sampleQuerier reads the local storage and the endpoints. Its labels are those of the local storage, with a warning.
+// sampleQuerier merges the samples of the local storage with those of the endpoints. Its labels are those of the local
+// storage, with a warning.
 type sampleQuerier struct {
 	storage.Querier
-	local      storage.ChunkQueryable
-	mint, maxt int64
-	remote     []endpointQuerier
-	opened     []series.Querier // of the local storage, one for each selection
+	remote []*endpointQuerier
 }
 
-// Select implements storage.Querier. Series are always sorted. Of the local storage only the range of the hints is
-// read: the querier's is that of all selections of a query.
+// Select implements storage.Querier. Series are always sorted.
 func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
-	mint, maxt, opts := q.mint, q.maxt, series.SelectOptions{}
-	if hints != nil {
-		mint, maxt, opts.LabelsOnly = hints.Start, hints.End, hints.Func == "series"
+	sets := []storage.SeriesSet{q.Querier.Select(ctx, true, hints, matchers...)}
+	for _, r := range q.remote {
+		sets = append(sets, series.ToSeriesSet(r.sel(ctx, hints, labels.EmptyLabels(), matchers)))
 	}
-	local, err := series.Open(ctx, q.local, mint, maxt)
-	if err != nil {
-		return storage.ErrSeriesSet(err)
+	return &mergedSet{storage.EmptySeriesSet(), sets}
+}
+
+// mergedSet merges sets. It reads none before Next, so that an engine makes all its selections before that.
+type mergedSet struct {
+	storage.SeriesSet
+	sets []storage.SeriesSet // nil after the first Next
+}
+
+// Next implements storage.SeriesSet.
+func (m *mergedSet) Next() bool {
+	if m.sets != nil {
+		m.SeriesSet, m.sets = storage.NewMergeSeriesSet(m.sets, 0, storage.ChainedSeriesMerge), nil
 	}
-	q.opened = append(q.opened, local)
-	return series.ToSeriesSet(merge(ctx, local.Select(ctx, opts, matchers...), q.remote, hints, labels.EmptyLabels(),
-		matchers))
+	return m.SeriesSet.Next()
 }
 
 // LabelValues implements storage.LabelQuerier.
@@ -245,12 +251,14 @@ func (q *sampleQuerier) LabelNames(ctx context.Context, hints *storage.LabelHint
 }
 
 // Close implements storage.Querier.
-func (q *sampleQuerier) Close() error {
-	err := q.Querier.Close()
-	for _, local := range q.opened {
-		err = errors.Join(err, local.Close())
+func (q *sampleQuerier) Close() error { return closeAll(q.Querier, q.remote) }
+
+func closeAll(local io.Closer, remote []*endpointQuerier) error {
+	err := local.Close()
+	for _, r := range remote {
+		err = errors.Join(err, r.Close())
 	}
-	return errors.Join(err, closeAll(q.remote))
+	return err
 }
 
 // ChunkQuerier implements storage.ChunkQueryable, of which Prometheus' API requires the type. All that reads chunks
@@ -277,33 +285,58 @@ func (f *Fanout) RawQuerier(ctx context.Context, mint, maxt int64) (series.Queri
 type endpointQuerier struct {
 	*Querier
 	endpoint Endpoint
+	unread   []*bestEffort // the selections of which no series was asked for
+}
+
+func (q *endpointQuerier) sel(ctx context.Context, hints *storage.SelectHints, external labels.Labels,
+	matchers []*labels.Matcher) *bestEffort {
+	return q.bestEffort(q.endpoint.sel(ctx, q.Querier, hints, external, matchers))
+}
+
+func (q *endpointQuerier) bestEffort(of series.Set) *bestEffort {
+	b := &bestEffort{Set: of, from: q}
+	q.unread = append(q.unread, b)
+	return b
+}
+
+// begin reads the first series of all selections. If one fails, all do, as in Prometheus: an expression is not of all
+// series of the endpoint in one operand and of none in the other.
+func (q *endpointQuerier) begin() {
+	all := q.unread
+	q.unread = nil
+	var err error
+	for _, b := range all {
+		if b.begun = true; err == nil {
+			if b.more = b.Set.Next(); !b.more {
+				err = b.Set.Err()
+			}
+		}
+	}
+	for _, b := range all {
+		if err != nil {
+			b.more, b.failed = false, &endpointError{name: q.endpoint.Name, err: err}
+		}
+	}
 }
 
 // fanoutQuerier merges the local storage with the endpoints.
 type fanoutQuerier struct {
 	local  series.Querier
-	remote []endpointQuerier
+	remote []*endpointQuerier
 }
 
 // Capabilities implements series.Querier.
 func (*fanoutQuerier) Capabilities() series.Capabilities { return series.Capabilities{External: true} }
 
-// Select implements series.Querier.
+// Select implements series.Querier. The local storage stores series without the external labels. The series of an
+// endpoint may have them, and whether the endpoint gets a matcher for them depends on the request. So the local storage
+// and each endpoint get the matchers of the request and add the labels to their own series. The results are merged
+// after that.
 func (q *fanoutQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
-	return merge(ctx, series.SelectWithExternalLabels(ctx, q.local, opts.External, matchers...), q.remote, nil,
-		opts.External, matchers)
-}
-
-// merge merges a selection of the local storage with those of the endpoints. The local storage stores series without
-// the external labels. The series of an endpoint may have them, and whether the endpoint gets a matcher for them
-// depends on the request. So the local storage and each endpoint get the matchers of the request and add the labels to
-// their own series. The results are merged after that.
-func merge(ctx context.Context, local series.Set, remote []endpointQuerier, hints *storage.SelectHints,
-	external labels.Labels, matchers []*labels.Matcher) series.Set {
-	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(local)}
-	for _, r := range remote {
-		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.sel(ctx, r.Querier, hints, external,
-			matchers), name: r.endpoint.Name}))
+	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, opts.External,
+		matchers...))}
+	for _, r := range q.remote {
+		sets = append(sets, series.ToChunkSeriesSet(r.sel(ctx, nil, opts.External, matchers)))
 	}
 	return series.FromChunkSeriesSet(storage.NewMergeChunkSeriesSet(sets, 0,
 		storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)))
@@ -316,23 +349,16 @@ func (q *fanoutQuerier) LabelNames(ctx context.Context, opts series.SelectOption
 }
 
 // Close implements series.Querier.
-func (q *fanoutQuerier) Close() error {
-	return errors.Join(q.local.Close(), closeAll(q.remote))
-}
-
-func closeAll(endpoints []endpointQuerier) (err error) {
-	for _, e := range endpoints {
-		err = errors.Join(err, e.Close())
-	}
-	return err
-}
+func (q *fanoutQuerier) Close() error { return closeAll(q.local, q.remote) }
 
 // bestEffort turns an error before the first series into a warning, as Prometheus
 // does for remote read.
 type bestEffort struct {
 	series.Set
-	name   string
-	begun  bool
+	from   *endpointQuerier
+	begun  bool // from has read the first series
+	read   bool // Next has returned it
+	more   bool // the set has a current series
 	failed error
 }
 
@@ -352,17 +378,14 @@ func (e *endpointError) Unwrap() error { return e.err }
 
 // Next implements series.Set.
 func (b *bestEffort) Next() bool {
-	if b.failed != nil {
-		return false
+	if !b.begun {
+		b.from.begin()
 	}
-	ok := b.Set.Next()
-	if !b.begun && !ok {
-		if err := b.Set.Err(); err != nil {
-			b.failed = &endpointError{name: b.name, err: err}
-		}
+	if b.read && b.more {
+		b.more = b.Set.Next()
 	}
-	b.begun = true
-	return ok
+	b.read = true
+	return b.more
 }
 
 // Err implements series.Set.

@@ -195,7 +195,8 @@ func TestMatchersOrMissing_MatchWhatMayMatch(t *testing.T) {
 }
 
 func TestEndpointError_NamesTheEndpoint(t *testing.T) {
-	set := &bestEffort{Set: series.Failed(io.ErrUnexpectedEOF), name: "far"}
+	from := &endpointQuerier{endpoint: Endpoint{Name: "far"}}
+	set := from.bestEffort(series.Failed(io.ErrUnexpectedEOF))
 	for range 2 {
 		if set.Next() || set.Err() != nil {
 			t.Error(set.Err())
@@ -205,7 +206,7 @@ func TestEndpointError_NamesTheEndpoint(t *testing.T) {
 	if len(warnings) != 1 || !errors.Is(warnings[0], io.ErrUnexpectedEOF) || warnings[0].Error() != "the series of the remote_read endpoint far are missing: unexpected EOF" {
 		t.Errorf("%v", warnings)
 	}
-	if set := (&bestEffort{Set: series.Failed(nil)}); set.Next() || set.Err() != nil || len(set.Warnings()) != 0 {
+	if set := from.bestEffort(series.Failed(nil)); set.Next() || set.Err() != nil || len(set.Warnings()) != 0 {
 		t.Errorf("%v, %v", set.Err(), set.Warnings())
 	}
 }

@@ -222,19 +222,24 @@ func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.Selec
 	return &mergedSet{storage.EmptySeriesSet(), sets}
 }
 
-// mergedSet merges sets. It reads none before Next, so that an engine makes all its selections before that.
+// mergedSet merges sets. It reads none before it is used, so that an engine makes all its selections before that.
 type mergedSet struct {
 	storage.SeriesSet
-	sets []storage.SeriesSet // nil after the first Next
+	sets []storage.SeriesSet // nil once it is used
 }
 
-// Next implements storage.SeriesSet.
-func (m *mergedSet) Next() bool {
+func (m *mergedSet) begin() storage.SeriesSet {
 	if m.sets != nil {
 		m.SeriesSet, m.sets = storage.NewMergeSeriesSet(m.sets, 0, storage.ChainedSeriesMerge), nil
 	}
-	return m.SeriesSet.Next()
+	return m.SeriesSet
 }
+
+// Next implements storage.SeriesSet.
+func (m *mergedSet) Next() bool { return m.begin().Next() }
+
+// Warnings implements storage.SeriesSet. Prometheus' API asks for those of a list of series before the first Next.
+func (m *mergedSet) Warnings() annotations.Annotations { return m.begin().Warnings() }
 
 // LabelValues implements storage.LabelQuerier.
 func (q *sampleQuerier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints,

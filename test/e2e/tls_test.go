@@ -754,10 +754,12 @@ func TestTLS_ServeWithoutATrustedCertificateReachesNothingAndNamesTheReason(t *t
 			serve.logged(t, regexp.MustCompile(`component=notifier.*`+c.reason))
 			serve.logged(t, regexp.MustCompile(`component=shipper.*`+c.reason))
 			body := ""
-			eventually(t, 60*time.Second, "a warning of the remote_read endpoint", func() bool {
-				body = fetchTLS(t, http.DefaultClient, "http://"+serve.http+"/api/v1/query?query=archived")
-				return strings.Contains(body, c.reason)
-			})
+			for _, path := range []string{"series?match[]=archived", "query?query=archived"} {
+				eventually(t, 20*time.Second, "a warning of the remote_read endpoint: "+path, func() bool {
+					body = fetchTLS(t, http.DefaultClient, "http://"+serve.http+"/api/v1/"+path)
+					return strings.Contains(body, c.reason)
+				})
+			}
 			if strings.Contains(body, `,"7"]`) || o.alerted() || o.has("/"+block+"/index") {
 				t.Errorf("something was reached: %s", body)
 			}

@@ -186,7 +186,7 @@ pictures: ## make the pictures of README.md again, in Chromium; nothing else wri
 interop: interop-processes interop-clouds interop-metricsdiff ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
 
 interop-processes:
-	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/thanos/gateway/...
+	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/thanos/gateway/... ./internal/promql/backtest
 
 interop-clouds:
 	FERULA_TEST_PEERS=1 $(TEST) -tags clouds -count=1 -v -run 'Open|Peer' ./internal/bucket/

@@ -95,12 +95,16 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 		return 0
 	}
 	s := &scales[index]
-	power := powerOfTwo(raw)
-	q, g := s.times(raw)
+	limit := s.hi >> 1
 	// Below a power of two the distance between floats is half as large. So for a power of
 	// two the nearer integer must be within half the interval; otherwise strconv encodes it.
-	q, digit, inside, sure := shortest(q, g, s.hi>>(1+power))
-	if !sure || power > inside {
+	power := raw&(hiddenBit-1) == 0
+	if power {
+		limit >>= 1
+	}
+	q, g := s.times(raw)
+	q, digit, inside, sure := shortest(q, g, limit)
+	if !sure || power && inside == 0 {
 		return 0
 	}
 	q, digit, point := sixteenDigits(q, digit, s.exp)
@@ -124,7 +128,8 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 // at most 15 digits parses as v.
 func putHundredths(full *[floatBuf]byte, v float64) int {
 	abs := math.Abs(v)
-	x := uint64(abs*100 + 0.5)
+	// A conversion to int64 takes fewer instructions than one to uint64.
+	x := uint64(int64(abs*100 + 0.5))
 	if x-1 >= 1e8-1 || float64(x)/100 != abs { // x-1 overflows for -0, which strconv encodes
 		return 0
 	}
@@ -144,11 +149,6 @@ func putHundredths(full *[floatBuf]byte, v float64) int {
 		n--
 	}
 	return n
-}
-
-// powerOfTwo returns 1 if raw are the bits of a power of two, else 0.
-func powerOfTwo(raw uint64) uint64 {
-	return (raw&(hiddenBit-1) - 1) >> 63
 }
 
 // times returns the scaled float: its integer part q and its fraction g.
@@ -255,7 +255,7 @@ func putFar(b *[digitsBuf]byte, w0, w1, digit uint64, n, point int) int {
 // putInt writes i, which is below 2^53, and returns the number of bytes.
 func putInt(b *[digitsBuf]byte, i uint64) int {
 	if i < 10000 {
-		w := fourDigits(i)
+		w := digits[i]
 		skip := bits.TrailingZeros32((w^0x30303030)|1<<24) &^ 7
 		binary.LittleEndian.PutUint32(b[0:], w>>(skip&31))
 		return 4 - skip/8
@@ -276,17 +276,6 @@ func putInt(b *[digitsBuf]byte, i uint64) int {
 // eightDigits returns the decimal digits of x, which is below 1e8, as ASCII, the first digit in
 // the lowest byte.
 func eightDigits(x uint64) uint64 {
-	// Groups of 32, then 16, then 8 bits hold 4, 2 and 1 digits. With the quotients q of all groups, q + (x-q*d)<<bits is
-	// x<<bits + q*(1-d<<bits).
-	q := x * 109951163 >> 40 // x / 10000
-	x = x<<32 - q*(10000<<32-1)
-	q = x * 10486 >> 20 & (0x7f<<32 | 0x7f)
-	x = x<<16 - q*(100<<16-1)
-	q = x * 103 >> 10 & 0x000f000f000f000f
-	return x<<8 - q*(10<<8-1) + zeroDigits
-}
-
-func fourDigits(x uint64) uint32 {
-	s := digits[4*x : 4*x+4]
-	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
+	high := x / 10000
+	return uint64(digits[high]) | uint64(digits[x-high*10000])<<32
 }

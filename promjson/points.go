@@ -71,20 +71,22 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 		encoded = g.encoded
 	}
 	prev, prevAt, prevLen := uint64(0), 0, 0 // The last encoded value, its offset in dst and its length; 0: none.
-	hundredths := false                      // The last fraction was in hundredths: the next one may be, too.
+	hundredths := true                       // All fractions so far are in hundredths: the next one may be, too.
+	// The index in encoded of a point's expected timestamp, less the index of the point. It is the same for all
+	// points on the steps, so that no point waits for the one before.
+	ahead := next
 	for i := range points {
 		p := Point(points[i])
-		if uint(next) < uint(len(encoded)) && encoded[next].t == p.T {
-			s := &encoded[next]
+		if at := ahead + i; uint(at) < uint(len(encoded)) && encoded[at].t == p.T {
+			s := &encoded[at]
 			b := (*[24]byte)(dst[n : n+24])
 			binary.LittleEndian.PutUint64(b[0:], s.value[0])
 			binary.LittleEndian.PutUint64(b[8:], s.value[1])
 			binary.LittleEndian.PutUint64(b[16:], s.value[2])
 			n += int(s.value[2] >> 56)
-			next++
 		} else {
 			n = len(appendPointStart(dst[:n], p.T))
-			next = g.after(p.T)
+			ahead = g.after(p.T) - i - 1
 			if g != nil {
 				encoded = g.encoded
 			}
@@ -108,10 +110,10 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 		} else {
 			if hundredths {
 				k = putHundredths(b, p.F)
+				hundredths = k > 0
 			}
 			if k == 0 {
 				k = putFraction(b, raw)
-				hundredths = k >= 3 && (b[k-3] == '.' || b[k-2] == '.')
 			}
 		}
 		if k == 0 {
@@ -120,7 +122,7 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 		prev, prevAt, prevLen = raw, n, k
 		n += k
 	}
-	return dst[:n], next
+	return dst[:n], ahead + len(points)
 }
 
 func appendPointStart(dst []byte, ms int64) []byte {

@@ -21,13 +21,13 @@ func AppendTimestamp(dst []byte, ms int64) []byte {
 	b := (*[timestampBuf]byte)(dst[n : n+timestampBuf])
 	seconds, fraction := uint64(ms)/1000, uint64(ms)%1000
 	low := seconds % 1e8
-	binary.LittleEndian.PutUint16(b[0:], uint16(fourDigits(seconds/1e8)>>16))
-	binary.LittleEndian.PutUint32(b[2:], fourDigits(low/10000))
-	binary.LittleEndian.PutUint32(b[6:], fourDigits(low%10000))
+	binary.LittleEndian.PutUint16(b[0:], uint16(digits[seconds/1e8]>>16))
+	binary.LittleEndian.PutUint32(b[2:], digits[low/10000])
+	binary.LittleEndian.PutUint32(b[6:], digits[low%10000])
 	if fraction == 0 {
 		return dst[:n+10]
 	}
-	binary.LittleEndian.PutUint32(b[10:], fourDigits(fraction)-'0'+'.')
+	binary.LittleEndian.PutUint32(b[10:], digits[fraction]-'0'+'.')
 	return dst[:n+14]
 }
 

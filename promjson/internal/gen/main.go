@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"go/format"
 	"log"
@@ -68,19 +69,16 @@ func power(base int64, exp int) *big.Rat {
 }
 
 func writeDigits(b *bytes.Buffer) {
-	b.WriteString("// digits holds the four digits of 0000 to 9999, one after the other.\n")
-	b.WriteString("const digits = \"\" +\n")
+	b.WriteString("// digits holds the four digits of 0 to 9999, the first one lowest.\n")
+	b.WriteString("var digits = [10000]uint32{\n")
 	for i := range 10000 {
-		if i%25 == 0 {
-			b.WriteByte('"')
-		}
-		fmt.Fprintf(b, "%04d", i)
-		if i == 9999 {
-			b.WriteString("\"\n")
-		} else if i%25 == 24 {
-			b.WriteString("\" +\n")
+		text := fmt.Sprintf("%04d", i)
+		fmt.Fprintf(b, "0x%08x, ", binary.LittleEndian.Uint32([]byte(text)))
+		if i%10 == 9 {
+			b.WriteByte('\n')
 		}
 	}
+	b.WriteString("}\n")
 }
 
 func writeSmall(b *bytes.Buffer) {

@@ -141,9 +141,9 @@ func putHundredths(full *[floatBuf]byte, v float64) int {
 	full[0] = '-'
 	sign := math.Float64bits(v) >> 63
 	b := (*[digitsBuf]byte)(full[sign : sign+digitsBuf])
-	at := uint64(1) << (8 * whole & 63)
+	p := &places[whole&7]
 	b[8] = byte(w >> 56)
-	binary.LittleEndian.PutUint64(b[0:], w&(at-1)|'.'*at|w&-at<<8)
+	binary.LittleEndian.PutUint64(b[0:], w&p.before|p.point|w&^p.before<<8)
 	n := int(whole) + 3 + int(sign)
 	if x%10 == 0 {
 		n--
@@ -199,14 +199,21 @@ func significant(w0, w1, digit uint64) int {
 // the point.
 func putNear(b *[digitsBuf]byte, w0, w1 uint64, point int) {
 	binary.LittleEndian.PutUint64(b[9:], w1)
-	at := uint64(1) << (uint(point) * 8 & 63)
+	p := &places[point&7]
 	if point < 8 {
 		binary.LittleEndian.PutUint64(b[1:], w0)
-		binary.LittleEndian.PutUint64(b[0:], w0&(at-1)|'.'*at|w0&-at<<8)
+		binary.LittleEndian.PutUint64(b[0:], w0&p.before|p.point|w0&^p.before<<8)
 	} else {
 		binary.LittleEndian.PutUint64(b[0:], w0)
-		binary.LittleEndian.PutUint64(b[8:], w1&(at-1)|'.'*at|w1&-at<<8)
+		binary.LittleEndian.PutUint64(b[8:], w1&p.before|p.point|w1&^p.before<<8)
 	}
+}
+
+// places has, for each digit of a word, the mask of the digits before it, and a decimal point in its place. It takes
+// fewer instructions than a shift by a variable.
+var places = [8]struct{ before, point uint64 }{
+	{0, '.'}, {1<<8 - 1, '.' << 8}, {1<<16 - 1, '.' << 16}, {1<<24 - 1, '.' << 24},
+	{1<<32 - 1, '.' << 32}, {1<<40 - 1, '.' << 40}, {1<<48 - 1, '.' << 48}, {1<<56 - 1, '.' << 56},
 }
 
 // putFar writes the n digits of w0, w1 and digit for numbers that putNear does not handle:

@@ -83,7 +83,7 @@ func TestReadAheadBody_CloseReleasesItsShare(t *testing.T) {
 	b.fill(make(chan struct{}))
 	check(t, !budget.TryAcquire(1<<20), "the budget is not used")
 	check(t, errors.Is(b.Close(), io.ErrNoProgress), "the error of the body is lost")
-	check(t, budget.TryAcquire(1<<20) && ended == 1 && src.closed == 1 && b.first == nil, "after Close: ended %d times, closed %d times", ended, src.closed)
+	check(t, budget.TryAcquire(1<<20) && ended == 1 && src.closed == 1 && b.buffer == nil, "after Close: ended %d times, closed %d times", ended, src.closed)
 }
 
 func TestReadAheadBody_StopsAtTheBarrier(t *testing.T) {

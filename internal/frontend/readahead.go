@@ -17,7 +17,14 @@ const (
 	readAheadTotalBytes = 64 << 20 // budget of all parts, beyond their first buffers
 )
 
-var readAheadBuffers = bufpool.New(readAheadBytes, readAheadBytes)
+// readAheadPools have the buffers of readAheadBytes and of each double up to readAheadPartBytes. Without them each long
+// response would allocate megabytes, and a collection of garbage would follow every other response.
+var readAheadPools = func() (pools []*bufpool.Pool) {
+	for size := readAheadBytes; size <= readAheadPartBytes; size *= 2 {
+		pools = append(pools, bufpool.New(size, size))
+	}
+	return pools
+}()
 
 // readAheadBody is a response body. fill reads its beginning in a goroutine of its own;
 // Read reads the rest. Read and Close wait until fill has returned.
@@ -27,7 +34,8 @@ type readAheadBody struct {
 	ended  func()              // called once, when src was read to its end or closed
 
 	filled chan struct{} // closed when fill has returned; Read owns the fields below then
-	first  *[]byte       // from readAheadBuffers, nil once it was returned to the pool
+	buffer *[]byte       // from readAheadPools[level]; nil once it was returned to the pool
+	level  int           // doublings of the first buffer
 	extra  int64         // bytes acquired from budget
 	data   []byte        // read from src, not yet returned by Read
 	err    error         // with which src ended; nil: not ended
@@ -40,8 +48,8 @@ func newReadAheadBody(src io.ReadCloser, budget *semaphore.Weighted, ended func(
 // fill reads ahead until the barrier is closed, src ends, or the buffer may not grow.
 func (b *readAheadBody) fill(barrier <-chan struct{}) {
 	defer close(b.filled)
-	b.first = readAheadBuffers.Get()
-	b.data = (*b.first)[:0]
+	b.buffer = readAheadPools[0].Get()
+	b.data = *b.buffer
 	for {
 		select {
 		case <-barrier:
@@ -62,22 +70,23 @@ func (b *readAheadBody) fill(barrier <-chan struct{}) {
 
 // grow doubles the buffer. It returns false if the part's limit or the budget forbids it.
 func (b *readAheadBody) grow() bool {
-	size := 2 * cap(b.data)
-	if size > readAheadPartBytes || !b.budget.TryAcquire(int64(size)) {
+	level, size := b.level+1, int64(2*cap(b.data))
+	if level == len(readAheadPools) || !b.budget.TryAcquire(size) {
 		return false
 	}
-	larger := append(make([]byte, 0, size), b.data...)
+	larger := readAheadPools[level].Get()
+	data := append(*larger, b.data...)
 	b.releaseBuffer()
-	b.data, b.extra = larger, int64(size)
+	b.buffer, b.data, b.level, b.extra = larger, data, level, size
 	return true
 }
 
-// releaseBuffer returns the buffer of data to the pool or its size to the budget.
+// releaseBuffer returns the buffer of data to its pool and its size to the budget.
 func (b *readAheadBody) releaseBuffer() {
 	b.data = nil
-	if b.first != nil {
-		readAheadBuffers.Put(b.first)
-		b.first = nil
+	if b.buffer != nil {
+		readAheadPools[b.level].Put(b.buffer)
+		b.buffer = nil
 	}
 	if b.extra > 0 {
 		b.budget.Release(b.extra)

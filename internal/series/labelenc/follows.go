@@ -22,16 +22,7 @@ func Follows(previous, labels []byte) (int, error) {
 // Labels that both sets have are not validated again. For example, {a="1", b="2", c="1"} differs
 // from the previous set {a="1", b="1", c="1"} in one value: only b is validated.
 func CutAfter(previous, src []byte) (size, order int, err error) {
-	same := CommonPrefix(previous, src)
-	at, before := 0, -1 // offsets of the first label that differs, and of the label before it
-	for at < same {
-		_, rest, ok := Prefixed(src[at+1:])
-		end := len(src) - len(rest)
-		if !ok || end > same {
-			break
-		}
-		at, before = end, at
-	}
+	at, before := wholeLabels(src, CommonPrefix(previous, src))
 	if at == len(src) || src[at] != tagLabel {
 		if at == len(previous) {
 			return at, 0, nil

@@ -135,23 +135,15 @@ func Compare(a, b []byte) int {
 		if same == len(a) && same == len(b) {
 			return 0
 		}
-		// Labels that end before the first differing byte are equal. So only their
-		// lengths are read, not their texts.
-		at := 0
-		labelA, restA, ok := cut(a)
-		for ok && len(a)-len(restA) <= same {
-			at = len(a) - len(restA)
-			labelA, restA, ok = cut(a[at:])
-		}
-		if !ok {
+		at, _ := wholeLabels(a, same)
+		nameA, valueA, restA, err := Next(a[at:])
+		if err != nil {
 			return len(a) - len(b) // a ends here, or is invalid
 		}
-		labelB, restB, ok := cut(b[at:])
-		if !ok {
+		nameB, valueB, restB, err := Next(b[at:])
+		if err != nil {
 			return len(a) - len(b)
 		}
-		nameA, valueA, _ := pair(labelA)
-		nameB, valueB, _ := pair(labelB)
 		if c := bytes.Compare(nameA, nameB); c != 0 {
 			return c
 		}
@@ -162,18 +154,40 @@ func Compare(a, b []byte) int {
 	}
 }
 
-func cut(set []byte) (label, rest []byte, ok bool) {
-	if len(set) == 0 {
-		return nil, nil, false
+// wholeLabels returns the offset of the first label of set that does not end within its first n bytes, and the offset of
+// the label before it; -1: there is none. It reads the lengths of labels, not their texts.
+func wholeLabels(set []byte, n int) (at, before int) {
+	before = -1
+	for at+1 < n {
+		end := at + 2 + int(set[at+1])
+		if set[at+1] >= 0x80 { // not the usual case: a length of several bytes
+			_, rest, ok := Prefixed(set[at+1:])
+			if !ok {
+				break
+			}
+			end = len(set) - len(rest)
+		}
+		if end > n {
+			break
+		}
+		at, before = end, at
 	}
-	return Prefixed(set[1:])
+	return at, before
 }
 
 // CommonPrefix returns the number of equal bytes at the start of a and b.
 func CommonPrefix(a, b []byte) int {
 	n, i := min(len(a), len(b)), 0
-	for ; i+8 <= n; i += 8 {
-		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
+	a, b = a[:n], b[:n]
+	for ; i <= n-16; i += 16 { // two words at a time: most sets have a long prefix in common
+		p, q := a[i:i+16], b[i:i+16]
+		x := binary.LittleEndian.Uint64(p) ^ binary.LittleEndian.Uint64(q)
+		if x|(binary.LittleEndian.Uint64(p[8:])^binary.LittleEndian.Uint64(q[8:])) != 0 {
+			break
+		}
+	}
+	for ; i <= n-8; i += 8 {
+		if x := binary.LittleEndian.Uint64(a[i:i+8]) ^ binary.LittleEndian.Uint64(b[i:i+8]); x != 0 {
 			return i + bits.TrailingZeros64(x)/8
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec of all messages but series
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
@@ -26,13 +27,14 @@ const requestElementsMax = 520_000
 // elements of a request (requestElementsMax) for every service of that server.
 func GRPCServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), requestElementsMax}),
-		grpc.ReadBufferSize(connBufferBytes), grpc.WriteBufferSize(connBufferBytes)}
+		grpc.ReadBufferSize(connBufferBytes), grpc.WriteBufferSize(connBufferBytes), experimental.BufferPool(received)}
 }
 
 // GRPCDialOptions are the options for the connection of a Client. A Client works
 // without them, but is slower.
 func GRPCDialOptions() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithReadBufferSize(connBufferBytes), grpc.WithWriteBufferSize(connBufferBytes)}
+	return []grpc.DialOption{grpc.WithReadBufferSize(connBufferBytes), grpc.WithWriteBufferSize(connBufferBytes),
+		experimental.WithBufferPool(received)}
 }
 
 // codec is the codec of clients and servers. It encodes and decodes series by hand and everything else with protobuf's
@@ -139,6 +141,39 @@ const smallFrameBytes = 4 << 10
 
 // smallFrames is the pool of buffers for small messages.
 var smallFrames = framePool{bufpool.New(smallFrameBytes, smallFrameBytes)}
+
+// DATA frames of these lengths take most of the bytes of a stream.
+const (
+	dataFrameBytes    = 16 << 10 // the longest that gRPC sends
+	dataFrameMinBytes = 4 << 10  // gRPC has smaller buffers for shorter ones
+)
+
+// received is the pool of gRPC's buffers for what it receives.
+var received = receivePool{mem.DefaultBufferPool(), framePool{bufpool.New(dataFrameBytes, dataFrameBytes)}}
+
+// receivePool is gRPC's own pool, which clears a buffer before gRPC fills it, except that it does not clear those of DATA
+// frames.
+type receivePool struct {
+	mem.BufferPool
+	data framePool
+}
+
+// Get implements mem.BufferPool.
+func (p receivePool) Get(length int) *[]byte {
+	if length > dataFrameMinBytes && length <= dataFrameBytes {
+		return p.data.Get(length)
+	}
+	return p.BufferPool.Get(length)
+}
+
+// Put implements mem.BufferPool.
+func (p receivePool) Put(b *[]byte) {
+	if cap(*b) == dataFrameBytes {
+		p.data.Put(b)
+		return
+	}
+	p.BufferPool.Put(b)
+}
 
 var errSentTwice = errors.New("an encoded batch is sent once only")
 

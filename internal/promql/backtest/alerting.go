@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -89,10 +90,10 @@ func (s *source) to(now int64) {
 	if len(s.hit.run) < 2 {
 		return
 	}
-	step := s.hit.run[1].T - s.hit.run[0].T
-	n := min(int((now-s.at.UnixNano())/1e6/step), len(s.hit.run)-1)
-	s.hit.run = s.hit.run[n:]
-	s.hit.value, s.at = s.hit.run[0].F, s.at.Add(time.Duration(int64(n)*step)*time.Millisecond)
+	ms := min(s.hit.ms+(now-s.at.UnixNano())/1e6, s.hit.run[len(s.hit.run)-1].T)
+	s.at = s.at.Add(time.Duration(ms-s.hit.ms) * time.Millisecond)
+	s.hit.run = s.hit.run[sort.Search(len(s.hit.run), func(i int) bool { return s.hit.run[i].T > ms })-1:]
+	s.hit.ms, s.hit.value = ms, s.hit.run[0].F
 }
 
 const (
@@ -167,7 +168,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		al.last = source{f.series[hits[i].series], hits[i], ts}
 		al.due, al.until = now, now
 		if n := len(hits[i].run); n > 1 {
-			al.until += int64(n-1) * int64(a.rule.group.Interval())
+			al.until += (hits[i].run[n-1].T - hits[i].ms) * int64(time.Millisecond)
 		}
 		if a.queries { // the storage of this time is needed
 			al.annotations = a.annotations(ctx, al)

@@ -26,7 +26,6 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	promrules "github.com/prometheus/prometheus/rules"
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/teststorage"
 	"go.yaml.in/yaml/v3"
 
@@ -349,9 +348,13 @@ func TestRun_EqualsTheRuleManager(t *testing.T) {
 			counted.Resends = false
 			all := run(t, content, counted)
 			sameResends(t, content, listed, all)
-			counted.Engine = forgetful{w.engine}
-			if got, want := transcribed(run(t, content, counted)), transcribed(all); !reflect.DeepEqual(got, want) {
-				t.Errorf("with values that are not read: %s\nwant %s\n%s", got, want, content)
+			for i := range 4 {
+				counted.Engine = forgetful{w.engine, rnd, i > 0, []int{0, 0, 64, 1 + rnd.IntN(20)}[i]}
+				forgot := run(t, content, counted)
+				if got, want := transcribed(forgot), transcribed(all); !reflect.DeepEqual(got, want) {
+					t.Errorf("%d, with values that are not read: %s\n%s", i, differences(got, want), content)
+				}
+				sameResends(t, content, listed, forgot)
 			}
 			got := transcribed(listed)
 			want := w.wanted(t, content, o)
@@ -491,39 +494,6 @@ func ofMixin(t *testing.T, path string) {
 	t.Logf("%d rules, %d events", len(want), n)
 }
 
-// forgetful reads only the values of range queries that it must.
-type forgetful struct{ promql.QueryEngine }
-
-func (f forgetful) NewRangeQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, expr string,
-	start, end time.Time, step time.Duration) (promql.Query, error) {
-	q, err := f.QueryEngine.NewRangeQuery(ctx, from, opts, expr, start, end, step)
-	return forgetfulQuery{q, step.Milliseconds()}, err
-}
-
-type forgetfulQuery struct {
-	promql.Query
-	stepMS int64
-}
-
-func (f forgetfulQuery) Exec(ctx context.Context) *promql.Result {
-	res := f.Query.Exec(ctx)
-	lead, ok := columns.LeadOf(ctx)
-	if rows, isMatrix := res.Value.(promql.Matrix); ok && isMatrix {
-		for _, row := range rows {
-			begun := int64(0)
-			for i, p := range row.Floats {
-				if i == 0 || p.T-row.Floats[i-1].T > f.stepMS {
-					begun = p.T
-				}
-				if p.T-begun > lead.Milliseconds() && i+1 < len(row.Floats) && row.Floats[i+1].T-p.T == f.stepMS {
-					row.Floats[i].F = columns.UnreadValue
-				}
-			}
-		}
-	}
-	return res
-}
-
 // While an evaluation fails because two alerts have the same labels, the others keep what they had before.
 func TestRun_SameLabelsBeginWhileAnotherAlertFires(t *testing.T) {
 	w := newWorld(t, 1_000_000)
@@ -544,9 +514,11 @@ func TestRun_SameLabelsBeginWhileAnotherAlertFires(t *testing.T) {
 	got := transcribed(run(t, content, o))["r"]
 	o.Resends = false
 	all := transcribed(run(t, content, o))
-	o.Engine = forgetful{w.engine}
-	if got := transcribed(run(t, content, o)); !reflect.DeepEqual(got, all) {
-		t.Errorf("with values that are not read: %s\nwant %s", got, all)
+	for i := range 10 {
+		o.Engine = forgetful{w.engine, rand.New(rand.NewPCG(uint64(i), 1)), i > 0, 0}
+		if got := transcribed(run(t, content, o)); !reflect.DeepEqual(got, all) {
+			t.Errorf("%d, with values that are not read: %s\nwant %s", i, got, all)
+		}
 	}
 	want := w.wanted(t, content, o)["r"]
 	if !slices.Equal(got, want) {

@@ -257,6 +257,9 @@ func sameResends(t *testing.T, content string, listed, counted *backtest.Result)
 	for i, g := range listed.Groups {
 		for k, r := range g.Rules {
 			other := counted.Groups[i].Rules[k]
+			if r.Truncated {
+				continue
+			}
 			if r.Counts != other.Counts {
 				t.Errorf("rule %s: listed %+v, counted %+v\n%s", r.Rule.Name(), r.Counts, other.Counts, content)
 			}

@@ -1,11 +1,13 @@
 package backtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -45,8 +47,11 @@ type alerting struct {
 	evaluation int
 	known      map[uint64]*alert // by hash of labels
 	active     []waiting
-	found      []*alert // of the current evaluation
-	due        []*alert // active ones that the current evaluation may change
+	asleep     []waiting // further active ones, none of which any evaluation before wakeAt changes
+	wakeAt     int64     // in ns
+	numbered   int       // alerts that have become active
+	found      []*alert  // of the current evaluation
+	due        []*alert  // active ones that the current evaluation may change
 }
 
 // waiting is an active alert that no evaluation before wake changes, in ns. The time is here, not in the alert, because
@@ -61,6 +66,7 @@ type alert struct {
 	labels                                              labels.Labels
 	state                                               promrules.AlertState
 	active                                              bool
+	number                                              int   // in the order in which alerts have become active
 	seenIn                                              int   // the evaluation that has found it last
 	until                                               int64 // the last evaluation known to have the label set
 	due                                                 int64 // until then, an evaluation that has it changes nothing
@@ -89,10 +95,10 @@ func (s *source) to(now int64) {
 	if len(s.hit.run) < 2 {
 		return
 	}
-	step := s.hit.run[1].T - s.hit.run[0].T
-	n := min(int((now-s.at.UnixNano())/1e6/step), len(s.hit.run)-1)
-	s.hit.run = s.hit.run[n:]
-	s.hit.value, s.at = s.hit.run[0].F, s.at.Add(time.Duration(int64(n)*step)*time.Millisecond)
+	ms := min(s.hit.ms+(now-s.at.UnixNano())/1e6, s.hit.run[len(s.hit.run)-1].T)
+	s.at = s.at.Add(time.Duration(ms-s.hit.ms) * time.Millisecond)
+	s.hit.run = s.hit.run[sort.Search(len(s.hit.run), func(i int) bool { return s.hit.run[i].T > ms })-1:]
+	s.hit.ms, s.hit.value = ms, s.hit.run[0].F
 }
 
 const (
@@ -132,10 +138,13 @@ func queries(text string) bool {
 func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (promql.Vector, error) {
 	runs := !a.stepwise && !a.rule.writes
 	hits := f.at(at.UnixMilli(), runs)
+	now := ts.UnixNano()
+	if now >= a.wakeAt {
+		a.wake(now + liveSteps*int64(a.rule.group.Interval()))
+	}
 	if len(hits) == 0 && len(a.active) == 0 {
 		return nil, nil
 	}
-	now := ts.UnixNano()
 	a.evaluation++
 	a.found = a.found[:0]
 	for _, h := range hits {
@@ -146,6 +155,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		if runs && (al.until >= now || al.seenIn == a.evaluation) {
 			a.stepwise = true
 			f.rewind(at.UnixMilli())
+			a.wake(math.MaxInt64)
 			for i, al := range a.active { // this evaluation may fail: runs end before it
 				a.active[i].wake = never
 				if al.until >= now {
@@ -167,7 +177,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		al.last = source{f.series[hits[i].series], hits[i], ts}
 		al.due, al.until = now, now
 		if n := len(hits[i].run); n > 1 {
-			al.until += int64(n-1) * int64(a.rule.group.Interval())
+			al.until += (hits[i].run[n-1].T - hits[i].ms) * int64(time.Millisecond)
 		}
 		if a.queries { // the storage of this time is needed
 			al.annotations = a.annotations(ctx, al)
@@ -177,6 +187,8 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		}
 		if !al.active {
 			al.active = true
+			a.numbered++
+			al.number = a.numbered
 			a.active = append(a.active, waiting{never, al})
 		}
 		al.state, al.activeAt = promrules.StatePending, now
@@ -200,6 +212,20 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 	}
 	a.send(ctx, ts)
 	return vector, ctx.Err()
+}
+
+// wake makes a.active those that an evaluation before a time may change.
+func (a *alerting) wake(before int64) {
+	all := append(a.active, a.asleep...)
+	a.wakeAt, a.active, a.asleep = before, all[:0], a.asleep[:0]
+	for _, al := range all {
+		if al.wake < before {
+			a.active = append(a.active, al)
+		} else {
+			a.asleep = append(a.asleep, al)
+		}
+	}
+	clear(all[len(a.active):])
 }
 
 // step changes the states of all active alerts.
@@ -260,6 +286,9 @@ func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
 	}
 	clear(a.active[len(left):])
 	a.active = left
+	if len(a.due) > 1 {
+		slices.SortFunc(a.due, func(x, y *alert) int { return cmp.Compare(x.number, y.number) })
+	}
 	return pending, vector
 }
 

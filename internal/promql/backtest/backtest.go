@@ -236,6 +236,7 @@ type run struct {
 	from        storage.Queryable // the storage, with written
 	piece       int               // steps of the next range queries
 	pieceMax    int
+	pieceOfRuns int  // steps that the engine allows a query whose runs it joins; 0: it does not join them
 	allValues   bool // queries read values that are not likely needed, too
 	unread      bool // one that was not read is needed
 	warnings    annotations.Annotations
@@ -358,20 +359,23 @@ func (r *run) lane(ctx context.Context, groups []*group) error {
 		}
 	}()
 	shortest := slices.MinFunc(groups, func(a, b *group) int { return cmp.Compare(a.Interval(), b.Interval()) }).Interval()
+	r.piece = min(r.piece, r.pieceMax)
 	for begin := r.opts.Start; !begin.After(r.opts.End); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		end := r.opts.End.Add(1) // exclusive
-		if end.Sub(begin)/shortest >= time.Duration(r.piece) {
-			end = begin.Add(shortest * time.Duration(r.piece))
+		steps := int(end.Sub(begin)/shortest) + 1
+		if pieces := (steps + r.piece - 1) / r.piece; pieces > 1 { // of the same size, to read less twice
+			steps = (steps + pieces - 1) / pieces
+			end = begin.Add(shortest * time.Duration(steps))
 		}
 		points, err := r.fetchAll(ctx, groups, end)
 		if err != nil {
 			return err
 		}
 		if points > piecePoints && r.piece > 1 {
-			r.piece /= 2
+			r.piece = max(1, min(steps, r.piece)/2)
 			continue
 		}
 		for {
@@ -389,7 +393,7 @@ func (r *run) lane(ctx context.Context, groups []*group) error {
 			}
 			g.next = g.next.Add(g.Interval())
 		}
-		r.piece = max(r.piece, min(r.piece*piecePoints/2/max(points, 1), r.pieceMax))
+		r.piece = max(r.piece, min(steps*piecePoints/2/max(points, 1), max(r.pieceMax, r.pieceOfRuns)))
 		begin = end
 	}
 	return nil

@@ -36,6 +36,7 @@ type result struct {
 	series       int        // index of the first row in fetched.series
 	stepMS       int64
 	endMS        int64  // of the last step
+	joined       bool   // an Unread point stands for all steps before the next point
 	live         []live // rows with points before untilMS
 	untilMS      int64
 }
@@ -46,8 +47,11 @@ type live struct {
 	row    int
 }
 
-// position is how many points of a row are read.
-type position struct{ floats, histograms int }
+// position is how many points of a row are read. The next float is used at ms if that is later than its time.
+type position struct {
+	floats, histograms int
+	ms                 int64
+}
 
 // liveSteps is the number of steps for which a result knows its rows with points.
 const liveSteps = 64
@@ -57,7 +61,8 @@ type hit struct {
 	series    int
 	value     float64
 	histogram *histogram.FloatHistogram
-	run       []promql.FPoint // with this point, those at successive steps; valid as long as the result
+	ms        int64           // of the value, unless it is a histogram
+	run       []promql.FPoint // with the value's, those at successive steps; valid as long as the result
 }
 
 // at returns the elements at a time, valid until the next call. With runs, it returns only those that are not in the
@@ -86,13 +91,16 @@ func (f *fetched) at(ms int64, runs bool) []hit {
 		}
 		i := r.live[k].row
 		row, next := &r.rows[i], &r.next[i]
-		if rest := row.Floats[next.floats:]; len(rest) > 0 && rest[0].T < end {
+		if rest := row.Floats[next.floats:]; len(rest) > 0 && max(rest[0].T, next.ms) < end {
 			n := 1
 			if runs {
-				n = successive(rest, r.stepMS)
+				n = r.successive(rest)
 			}
-			f.hits = append(f.hits, hit{series: r.series + i, value: rest[0].F, run: rest[:n]})
-			next.floats += n
+			now := max(rest[0].T, next.ms)
+			f.hits = append(f.hits, hit{series: r.series + i, value: rest[0].F, ms: now, run: rest[:n]})
+			if next.ms = now + r.stepMS; n > 1 || len(rest) == 1 || !r.stands(rest[0]) || next.ms >= rest[1].T {
+				next.floats += n
+			}
 		} else if rest := row.Histograms[next.histograms:]; len(rest) > 0 && rest[0].T < end {
 			f.hits = append(f.hits, hit{series: r.series + i, histogram: rest[0].H.Copy()})
 			next.histograms++
@@ -106,7 +114,7 @@ func (f *fetched) at(ms int64, runs bool) []hit {
 func (r *result) nextMS(i int) int64 {
 	ms, next := int64(math.MaxInt64), r.next[i]
 	if rest := r.rows[i].Floats[next.floats:]; len(rest) > 0 {
-		ms = rest[0].T
+		ms = max(rest[0].T, next.ms)
 	}
 	if rest := r.rows[i].Histograms[next.histograms:]; len(rest) > 0 {
 		ms = min(ms, rest[0].T)
@@ -114,13 +122,16 @@ func (r *result) nextMS(i int) int64 {
 	return ms
 }
 
+// stands reports whether a point stands for all steps before the next point.
+func (r *result) stands(p promql.FPoint) bool { return r.joined && columns.Unread(p.F) }
+
 // successive returns how many points from the first on are at successive steps.
-func successive(points []promql.FPoint, stepMS int64) int {
-	last := len(points) - 1
-	if points[last].T-points[0].T == int64(last)*stepMS {
-		return len(points)
+func (r *result) successive(points []promql.FPoint) int {
+	n := 1
+	for n < len(points) && (points[n].T-points[n-1].T == r.stepMS || r.stands(points[n-1])) {
+		n++
 	}
-	return sort.Search(last, func(i int) bool { return points[i].T-points[0].T > int64(i)*stepMS })
+	return n
 }
 
 // rewind returns to the elements at a time, which are in the current result.
@@ -128,10 +139,11 @@ func (f *fetched) rewind(ms int64) {
 	r := &f.results[0]
 	r.untilMS = ms
 	for i, row := range r.rows {
-		r.next[i] = position{
-			sort.Search(len(row.Floats), func(i int) bool { return row.Floats[i].T >= ms }),
-			sort.Search(len(row.Histograms), func(i int) bool { return row.Histograms[i].T >= ms }),
+		n := sort.Search(len(row.Floats), func(i int) bool { return row.Floats[i].T >= ms })
+		if 0 < n && n < len(row.Floats) && row.Floats[n].T > ms && r.stands(row.Floats[n-1]) {
+			n--
 		}
+		r.next[i] = position{n, sort.Search(len(row.Histograms), func(i int) bool { return row.Histograms[i].T >= ms }), ms}
 	}
 }
 
@@ -191,7 +203,7 @@ func (r *run) fetch(ctx context.Context, rule *rule, k, n int) error {
 	case n > 1:
 		if errors.As(err, new(promql.ErrTooManySamples)) {
 			r.piece = max(1, n/2)
-			r.pieceMax = r.piece
+			r.pieceMax = min(r.pieceMax, r.piece)
 		}
 		if err := r.fetch(ctx, rule, k, n/2); err != nil {
 			return err
@@ -222,8 +234,10 @@ func (r *run) query(ctx context.Context, rule *rule, start time.Time, n int) err
 	if err != nil {
 		return err
 	}
+	var runs columns.Runs
 	if a := rule.alerting; a != nil && !r.allValues && !a.stepwise && !rule.writes && !r.opts.Resends {
-		ctx = columns.WithRuns(ctx, a.def.HoldDuration()+interval)
+		runs.Lead = a.def.HoldDuration() + interval
+		ctx = columns.WithRuns(ctx, &runs)
 	}
 	res := q.Exec(ctx)
 	if len(r.warnings) < warningsMax {
@@ -250,9 +264,10 @@ func (r *run) query(ctx context.Context, rule *rule, start time.Time, n int) err
 	case promql.Scalar:
 		rows = promql.Matrix{{Floats: []promql.FPoint{{T: start.UnixMilli(), F: v.V}}}}
 	}
+	r.pieceOfRuns = runs.Steps
 	f := &rule.fetched
 	f.results = append(f.results, result{Query: q, rows: rows, next: make([]position, len(rows)), series: len(f.series),
-		stepMS: interval.Milliseconds(), endMS: end.UnixMilli()})
+		stepMS: interval.Milliseconds(), endMS: end.UnixMilli(), joined: runs.Steps > 0})
 	for _, row := range rows {
 		f.series = append(f.series, row.Metric)
 		f.points += len(row.Floats) + len(row.Histograms)

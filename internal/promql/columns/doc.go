@@ -26,7 +26,8 @@
 // and ts_of_last_over_time use them, and of local blocks irate and idelta, which decode the last chunk of each window.
 // Other functions decode all chunks in their windows: the order in which sum, avg and stddev add samples is part of the
 // result, and quantiles and regressions need all samples. No function decodes a chunk that is in no window. count(x),
-// group(x) and comparisons of x with a number use summaries at any step (filter.go).
+// group(x) and comparisons of x with a number use summaries at any step (filter.go). A backtest allows such a comparison
+// to return one point for the middle of a run that is not read (Runs).
 //
 // Several goroutines compute a large selection (parallel.go, ordered.go). They read batches of series in turn,
 // then decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order

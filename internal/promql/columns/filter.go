@@ -21,9 +21,15 @@ type filter struct {
 // nothing keeps no sample.
 var nothing = &filter{low: math.Inf(1), high: math.Inf(-1)}
 
+// filters reports whether the operator compares an instant selector and keeps some of its samples.
+func (v *vectorScalarNode) filters() bool {
+	s, ok := v.vector.(*selector)
+	return ok && s.vs.Timestamp == nil && !v.bool && v.op.IsComparisonOperator()
+}
+
 // filterOf returns the filter of an operator between an instant selector and a number that is the same at all steps.
 func (v *vectorScalarNode) filterOf(scalar []float64) *filter {
-	if s, ok := v.vector.(*selector); !ok || s.vs.Timestamp != nil || v.bool || !v.op.IsComparisonOperator() {
+	if !v.filters() {
 		return nil
 	}
 	than := scalar[0]
@@ -122,16 +128,24 @@ func (c *cover) addStretch(to *decoded, chunk *series.Chunk) error {
 
 type runsKey struct{}
 
-// WithRuns allows a range query that compares a selector with a number to return values that are Unread: of a run,
-// which are samples at successive steps, all but the last one and those up to a time after the first one.
-func WithRuns(ctx context.Context, lead time.Duration) context.Context {
-	return context.WithValue(ctx, runsKey{}, lead)
+// Runs allow a range query that compares a selector with a number to return values that are Unread: of a run, which is
+// samples at successive steps, all but the last one and those up to Lead after the first one.
+type Runs struct {
+	Lead time.Duration
+	// Steps is set by the query; 0: its result has a point for each step of a run. Otherwise an Unread point stands for
+	// all steps before the next point, and a query over the same series may have so many steps.
+	Steps int
 }
 
-// LeadOf returns the time of WithRuns; false: all values are to be read.
-func LeadOf(ctx context.Context) (lead time.Duration, ok bool) {
-	lead, ok = ctx.Value(runsKey{}).(time.Duration)
-	return lead, ok
+// WithRuns returns a context whose query may use runs.
+func WithRuns(ctx context.Context, runs *Runs) context.Context {
+	return context.WithValue(ctx, runsKey{}, runs)
+}
+
+// RunsOf returns the argument of WithRuns; nil: all values are to be read.
+func RunsOf(ctx context.Context) *Runs {
+	runs, _ := ctx.Value(runsKey{}).(*Runs)
+	return runs
 }
 
 // unreadBits is a NaN that is neither Prometheus' normal NaN nor its stale marker.

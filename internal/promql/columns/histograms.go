@@ -43,6 +43,7 @@ func (r *row) histogram(step int) *histogram.FloatHistogram {
 
 func (r *row) clear() {
 	r.has.clear()
+	r.notRead.clear()
 	r.hists, r.dropName, r.filtered = nil, false, false
 }
 

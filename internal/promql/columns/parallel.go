@@ -15,9 +15,11 @@ const (
 	seriesAlone = 32
 	// stepsAlone is the number of steps, summed over its series, that a selection computes before it uses workers.
 	stepsAlone = 1024
-	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
-	// series may exceed the last two. 256 KiB stay in the CPU cache until they are decoded.
+	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single series may exceed the bytes,
+	// and batchLeast the steps: to pass on a batch takes as long as to read some series. 256 KiB stay in the CPU cache
+	// until they are decoded.
 	batchSeries = 64
+	batchLeast  = 8
 	batchBytes  = 256 << 10
 	batchSteps  = 32 << 10
 )
@@ -70,7 +72,7 @@ type batchEnds struct{ labels, chunks int }
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	b.labels, b.metrics, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.metrics[:0], b.chunks[:0],
 		b.data[:0], b.ends[:0], b.floats[:0], 0, 0
-	most := min(ev.engine.together, max(1, batchSteps/ev.steps))
+	most := min(ev.engine.together, max(batchLeast, batchSteps/ev.steps))
 	for b.size < most && b.bytes < batchBytes && ev.ctx.Err() == nil && set.next() {
 		set.keep(b)
 		b.size++

@@ -30,6 +30,7 @@ type query struct {
 	reason    string     // why Prometheus' engine evaluates the query
 
 	points *pointsPool  // of the result
+	runs   *Runs        // nil: the result has a point for each step
 	whole  promql.Query // the query of Prometheus' engine after this engine gave up; nil: none
 }
 
@@ -249,9 +250,12 @@ func (kept) Close() error { return nil }
 func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotations, error) {
 	stmt := *q.stmt
 	stmt.Expr = q.hook.expr
-	if v, ok := q.root.(*vectorScalarNode); ok {
-		if lead, ok := LeadOf(ctx); ok { // a run begins at most one step after its first sample
-			v.leadMS = (lead + stmt.Interval).Milliseconds()
+	if v, ok := q.root.(*vectorScalarNode); ok && stmt.Interval > 0 && v.filters() {
+		if runs := RunsOf(ctx); runs != nil { // a run begins at most one step after its first sample
+			v.leadMS = (runs.Lead + stmt.Interval).Milliseconds()
+			if v.op != parser.NEQ { // which keeps NaN, of which one could look like an Unread value
+				q.runs = runs
+			}
 		}
 	}
 	mint, maxt := promql.FindMinMaxTime(&stmt)

@@ -25,6 +25,7 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 		if err := ev.dropDelayed(sets, r); err != nil {
 			return err
 		}
+		r.setUnread(q.runs != nil)
 		points := q.points.get(r.has.count())
 		var hists []promql.HPoint
 		for k, word := range r.has {
@@ -67,6 +68,9 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 	}
 	if ev.repeats || sets.repeated {
 		mat = joinRepeated(mat)
+	}
+	if q.runs != nil { // some of the steps that a limit allows: more series may have samples at other times
+		q.runs.Steps = max(1, min(batchSteps, ev.acct.limit/5*4/(ev.acct.peak/ev.steps+1)))
 	}
 	return mat, ev.sort(mat)
 }

@@ -58,6 +58,7 @@ type row struct {
 	hists    []*histogram.FloatHistogram // by step; nil: no value is a histogram
 	kept     bitmap                      // if filtered: the steps whose values a filter keeps
 	filtered bool                        // no other values are set
+	notRead  bitmap                      // of kept; their values are not set; nil: there are none
 }
 
 func newRow(steps int) row { return row{values: make([]float64, steps), has: newBitmap(steps)} }
@@ -70,6 +71,22 @@ func (r *row) full() bool {
 		}
 	}
 	return true
+}
+
+// setUnread sets the values that were not read. With join, the first of those at successive steps stands for all.
+func (r *row) setUnread(join bool) {
+	before := uint64(0) // the last bit of the word before
+	for k, unread := range r.notRead {
+		set := unread
+		if join {
+			set &^= unread<<1 | before
+			before = unread >> 63
+			r.has[k] = r.has[k]&^unread | set
+		}
+		for ; set != 0; set &= set - 1 {
+			r.values[k*64+bits.TrailingZeros64(set)] = UnreadValue
+		}
+	}
 }
 
 func (r *row) clone() row {

@@ -199,9 +199,12 @@ func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool,
 	lookback, skipped := ev.lookback, from.stretch()
 	if it.filtered = of != nil; it.filtered && it.kept == nil {
 		it.kept = newBitmap(ev.steps)
+		if of.leadMS > 0 {
+			it.notRead = newBitmap(ev.steps)
+		}
 	}
 	for word := range it.has {
-		var has, kept uint64
+		var has, kept, unread uint64
 		values := it.values[word*64 : min(word*64+64, len(it.values))]
 		for i := range values {
 			was := next
@@ -220,9 +223,7 @@ func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool,
 				has |= steps
 				if from.stretches[0].kept {
 					kept |= steps
-					for k := range bits.OnesCount64(steps) {
-						values[i+k] = UnreadValue
-					}
+					unread |= steps
 				}
 				if whole {
 					at += 64 * interval
@@ -244,6 +245,9 @@ func (s *selector) last(ev *evaluation, it *item, from decoded, timestamps bool,
 		it.has[word] = has
 		if of != nil {
 			it.kept[word] = kept
+		}
+		if it.notRead != nil {
+			it.notRead[word] = unread
 		}
 		it.most += bits.OnesCount64(has)
 	}

@@ -38,8 +38,8 @@ type Series struct {
 	held   unique.Handle[string] // of Plain: equal sets share its memory while one is held
 }
 
-// NewSeries returns a series of the type with this number and these TypeLabels. It copies the labels, unless a series of
-// any source has the same labels: then Plain is the same memory in both.
+// NewSeries returns a series of the type with this number and these TypeLabels. It copies the labels, unless a series
+// of any source has the same labels: then Plain is the same memory in both.
 func NewSeries(number uint32, ofType, plain []byte) Series {
 	h := unique.Make(string(plain))
 	//lint:ignore gosec Plain is never written to

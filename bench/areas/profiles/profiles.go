@@ -69,13 +69,13 @@ func times(f func() error) (float64, error) {
 }
 
 // inTurns lets the sides take turns: take adds a reading of each side, whose medians are the readings of a round. While a machine is
-// slower, it is so for all sides.
-func inTurns(b *area.Bench, what string, turns int, take func(b *area.Bench, round int) error) error {
+// slower, it is so for all sides. Take begins with another side in each turn, because a side leaves the machine's caches to the next.
+func inTurns(b *area.Bench, what string, turns int, take func(b *area.Bench, round, turn int) error) error {
 	return b.EachRound(what, func(round int) error {
 		all := *b
 		all.Outcome = area.Outcome{}
-		for range turns {
-			if err := take(&all, round); err != nil {
+		for turn := range turns {
+			if err := take(&all, round, turn); err != nil {
 				return err
 			}
 		}

@@ -99,8 +99,9 @@ func measureSides(ctx context.Context, b *area.Bench, e *query.Engine, req serie
 		name string
 		run  func() error
 	}{{plain, run(false)}, {with, run(true)}}
-	err := inTurns(b, what, slicesOfReading, func(b *area.Bench, round int) error {
-		for _, side := range sides {
+	err := inTurns(b, what, slicesOfReading, func(b *area.Bench, round, turn int) error {
+		for i := range sides {
+			side := &sides[(i+turn)%len(sides)]
 			t, err := times(side.run)
 			if err != nil {
 				return err

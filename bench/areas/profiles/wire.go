@@ -120,9 +120,10 @@ func (s *server) measureSeries(ctx context.Context, b *area.Bench, req *series.S
 			return fmt.Errorf("%s, %s: %w", what, side, err)
 		}
 	}
-	return inTurns(b, what, wireTurns, func(b *area.Bench, round int) error {
-		for i, side := range []string{plain, with} {
-			err := b.Costs(ctx, round, side, s.Server, area.Work{What: what, Repeats: wireCalls, Mallocs: true,
+	return inTurns(b, what, wireTurns, func(b *area.Bench, round, turn int) error {
+		for i := range calls {
+			i = (i + turn) % len(calls)
+			err := b.Costs(ctx, round, []string{plain, with}[i], s.Server, area.Work{What: what, Repeats: wireCalls, Mallocs: true,
 				Send: func() (proc.Response, error) { return s.Get(ctx, calls[i], io.Discard) }})
 			if err != nil {
 				return err

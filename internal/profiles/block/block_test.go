@@ -55,7 +55,7 @@ func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 	var series []Series
 	for i := range 3 {
 		plain := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "pod", string(rune('a'+i)))
-		series = append(series, Series{Plain: plain, Labels: FullLabels(plain, testType)})
+		series = append(series, Series{Plain: plain, Labels: FullLabels(plain, TypeLabels(testType))})
 	}
 	content := &Content{Types: []profiles.Type{testType}, Series: series, Parts: mustEncode([]datasetSymbols{{"a", &b.Symbols}}), Shared: []Key{{TimeNS: 5}}}
 	content.Meta = Meta{ULID: [16]byte{1, 2}, Level: 3, Parents: [][16]byte{{9}}}

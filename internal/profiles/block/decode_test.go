@@ -76,7 +76,7 @@ func TestDecodeSeries_Limits(t *testing.T) {
 	decode := func(b []byte) error { _, _, err := decodeSeries(b); return err }
 	cuts(t, "series", b, decode)
 	types, got, err := decodeSeries(b)
-	if err != nil || len(types) != 2 || types[1] != other || len(got) != 2 || got[1].Type != 1 || !bytes.Equal(got[1].Plain, plain) || !bytes.Equal(got[0].Labels, FullLabels(plain, testType)) {
+	if err != nil || len(types) != 2 || types[1] != other || len(got) != 2 || got[1].Type != 1 || !bytes.Equal(got[1].Plain, plain) || !bytes.Equal(got[0].Labels, FullLabels(plain, TypeLabels(testType))) {
 		t.Errorf("%+v, %+v, %v", types, got, err)
 	}
 	if &got[0].Plain[0] != &got[1].Plain[0] {
@@ -730,7 +730,7 @@ func TestWriter_SpansOfRowsFollowTypesAndDatasets(t *testing.T) {
 
 func TestFullLabels_HasTheLabelsOfTheType(t *testing.T) {
 	plain := labelenc.AppendLabel(nil, "pod", "a")
-	all := string(FullLabels(plain, testType))
+	all := string(FullLabels(plain, TypeLabels(testType)))
 	for _, name := range []string{profiles.LabelPeriodType, profiles.LabelPeriodUnit, profiles.LabelType, profiles.LabelSampleType, profiles.LabelSampleUnit} {
 		if !strings.Contains(all, name) {
 			t.Errorf("%s is missing in %q", name, all)
@@ -741,10 +741,10 @@ func TestFullLabels_HasTheLabelsOfTheType(t *testing.T) {
 	}
 	noUnit := testType
 	noUnit.PeriodUnit = ""
-	if got := string(FullLabels(plain, noUnit)); strings.Contains(got, profiles.LabelPeriodUnit) {
+	if got := string(FullLabels(plain, TypeLabels(noUnit))); strings.Contains(got, profiles.LabelPeriodUnit) {
 		t.Errorf("%q", got)
 	}
-	if got := FullLabels([]byte{1, 2, 3}, testType); !bytes.Equal(got, []byte{1, 2, 3}) {
+	if got := FullLabels([]byte{1, 2, 3}, TypeLabels(testType)); !bytes.Equal(got, []byte{1, 2, 3}) {
 		t.Errorf("an invalid set: %q", got)
 	}
 }

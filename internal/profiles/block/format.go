@@ -225,12 +225,13 @@ func appendSeries(dst []byte, types []profiles.Type, series []Series) []byte {
 
 func decodeSeries(b []byte) (types []profiles.Type, series []Series, err error) {
 	d := decoder{b: b}
+	var ofTypes [][]byte
 	for range d.count(5) {
 		var t profiles.Type
 		for _, s := range []*string{&t.Name, &t.SampleType, &t.SampleUnit, &t.PeriodType, &t.PeriodUnit} {
 			*s = string(d.text())
 		}
-		types = append(types, t)
+		types, ofTypes = append(types, t), append(ofTypes, TypeLabels(t))
 	}
 	n := d.count(2)
 	series = make([]Series, 0, n)
@@ -242,7 +243,7 @@ func decodeSeries(b []byte) (types []profiles.Type, series []Series, err error) 
 		if err := labelenc.Validate(plain); err != nil {
 			return nil, nil, corruptf("series %d: %v", len(series), err)
 		}
-		series = append(series, NewSeries(number, types[number], plain))
+		series = append(series, NewSeries(number, ofTypes[number], plain))
 	}
 	return types, series, d.err
 }

@@ -38,13 +38,13 @@ type Series struct {
 	held   unique.Handle[string] // of Plain: equal sets share its memory while one is held
 }
 
-// NewSeries returns a series. It copies the labels, unless a series of any source has the same labels: then Plain is
-// the same memory in both.
-func NewSeries(number uint32, t profiles.Type, plain []byte) Series {
+// NewSeries returns a series of the type with this number and these TypeLabels. It copies the labels, unless a series
+// of any source has the same labels: then Plain is the same memory in both.
+func NewSeries(number uint32, ofType, plain []byte) Series {
 	h := unique.Make(string(plain))
 	//lint:ignore gosec Plain is never written to
 	shared := unsafe.Slice(unsafe.StringData(h.Value()), len(plain))
-	return Series{Type: number, Plain: shared, Labels: FullLabels(shared, t), held: h}
+	return Series{Type: number, Plain: shared, Labels: FullLabels(shared, ofType), held: h}
 }
 
 // Span is a range of rows [Lo, Hi), with properties that its rows share.
@@ -128,20 +128,24 @@ func AddValues(a, b int64) int64 {
 	return math.MaxInt64
 }
 
-// FullLabels returns a pushed label set with the labels of its type added.
-func FullLabels(plain []byte, t profiles.Type) []byte {
+// TypeLabels returns the labels of a type, encoded.
+func TypeLabels(t profiles.Type) (set []byte) {
 	ofType := [...][2]string{
 		{profiles.LabelPeriodType, t.PeriodType}, {profiles.LabelPeriodUnit, t.PeriodUnit}, {profiles.LabelType, t.String()},
 		{profiles.LabelSampleType, t.SampleType}, {profiles.LabelSampleUnit, t.SampleUnit},
 	}
 	slices.SortFunc(ofType[:], func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
-	var own []byte
 	for _, l := range ofType {
 		if l[1] != "" {
-			own = labelenc.AppendLabel(own, l[0], l[1])
+			set = labelenc.AppendLabel(set, l[0], l[1])
 		}
 	}
-	full, err := labelenc.AppendMerged(make([]byte, 0, len(own)+len(plain)), own, plain)
+	return set
+}
+
+// FullLabels returns a pushed label set with the labels of its type added.
+func FullLabels(plain, ofType []byte) []byte {
+	full, err := labelenc.AppendMerged(make([]byte, 0, len(ofType)+len(plain)), ofType, plain)
 	if err != nil {
 		return plain
 	}

@@ -28,7 +28,7 @@ func TestPartsOf_SumsOfAServiceAreHeldOnce(t *testing.T) {
 		}
 		must(t, content.Parts.Add(service, &b.Symbols))
 		plain := cpuLabels(service)
-		content.Series = append(content.Series, block.Series{Type: 0, Plain: plain, Labels: block.FullLabels(plain, cpuType)})
+		content.Series = append(content.Series, block.Series{Type: 0, Plain: plain, Labels: block.FullLabels(plain, block.TypeLabels(cpuType))})
 	}
 	for i := range rows { // of both in turn
 		row := block.Row{Key: block.Key{TimeNS: int64(1000 + i)}, Series: uint32(i % 2), Dataset: string(rune('a' + i%2)), Values: []int64{1}}

@@ -72,11 +72,13 @@ func (s *selection) release() {
 		s.lease.Release()
 		s.lease = nil
 	}
+	held := accumulatorBytes*cap(s.scan.Accumulators) + sumBytes*cap(s.points) + exemplarBytes*cap(s.exemplars) +
+		setBytes*(len(s.bySet)+cap(s.sets)) // a cleared map keeps its memory
 	clear(s.results)
 	clear(s.sets)
 	clear(s.series)
 	s.reset()
-	if accumulatorBytes*cap(s.scan.Accumulators)+sumBytes*cap(s.points)+exemplarBytes*cap(s.exemplars) <= pooledBytes {
+	if held <= pooledBytes {
 		s.engine.pool.Put(s)
 	}
 }
@@ -175,6 +177,7 @@ const (
 	sumBytes         = 16
 	exemplarBytes    = 40 + 24
 	spanBytes        = 24 + 2*(pointBytes+8) // a map grows to twice its entries
+	setBytes         = 2 * 16                // an entry of bySet, or of sets
 )
 
 // bytes estimates the memory of the accumulators, and of the points that will be built from them.

@@ -19,6 +19,8 @@ const (
 	costValue    = 15
 	costSpan     = 2*32 + 2*20 // a span of one sample and one type; slices that grow are up to twice as long
 	costTrace    = 2*16 + 48
+	costSeries   = 600 // without its labels: those of its type, the shared set's handle, an entry of a map
+	costLabels   = 3   // for a byte of labels: alone, with those of the type, as a key
 )
 
 // costOf returns an upper bound of the bytes that decoded profiles take in a head.
@@ -35,7 +37,7 @@ func costOf(pushed ...profiles.RawProfile) int64 {
 		sum += int64(d.RawBytes()) + costNode*int64(d.Nodes()) + costText*int64(d.Strings()) +
 			costFunction*int64(len(d.Functions))
 		sum += costFrame*int64(len(d.Lines)+len(d.Locations)) + samples*(costSample+costValue*types)
-		sum += rows * (rowBytes + lastRowBytes + 200 + 4*int64(len(p.Labels)))
+		sum += rows * (rowBytes + lastRowBytes + costSeries + costLabels*int64(len(p.Labels)))
 	}
 	return sum
 }

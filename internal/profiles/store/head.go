@@ -30,6 +30,7 @@ type head struct {
 	drop    map[string]bool
 	symbols *block.Builder
 	types   []profiles.Type
+	ofTypes [][]byte // by type: its labels
 	series  []block.Series
 	bySet   map[string]uint32 // series by Series.Labels
 	byType  map[profiles.Type]uint32
@@ -431,7 +432,7 @@ func (h *head) typeOf(plain []byte, p *pprof.Profile, t int) uint32 {
 	if !ok {
 		n = uint32(len(h.types))
 		h.byType[key] = n
-		h.types = append(h.types, key)
+		h.types, h.ofTypes = append(h.types, key), append(h.ofTypes, block.TypeLabels(key))
 	}
 	return n
 }
@@ -443,8 +444,8 @@ func (h *head) seriesOf(plain []byte, t uint32) uint32 {
 	}
 	n := uint32(len(h.series))
 	h.bySet[string(h.seriesKey)] = n
-	h.series = append(h.series, block.NewSeries(t, h.types[t], plain))
-	h.bytes += 4*len(plain) + 200
+	h.series = append(h.series, block.NewSeries(t, h.ofTypes[t], plain))
+	h.bytes += costSeries + costLabels*len(plain)
 	return n
 }
 

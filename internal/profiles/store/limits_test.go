@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -589,5 +590,37 @@ func TestHead_StoredRowsAreVisitedOnceForAProfile(t *testing.T) {
 	}
 	if second.apply(p, 2, older); second.rows() != 10 || len(second.shared) != 1 {
 		t.Errorf("another time: %d rows, %d shared", second.rows(), len(second.shared))
+	}
+}
+
+func TestHead_SmallLabelSetsAreNotUnderestimated(t *testing.T) {
+	s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the first one frees what pools hold
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	push := func(from, to int) {
+		for at := from; at < to; at += 1000 {
+			var batch []profiles.RawProfile
+			for i := range 1000 {
+				p := numbered(uint64(at + i))
+				p.Labels = labelenc.AppendLabel(labelenc.AppendLabel(nil, profiles.LabelName, "m"), profiles.LabelService, fmt.Sprint(at+i))
+				batch = append(batch, p)
+			}
+			if err := s.Append(t.Context(), "t", batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	push(0, 1000)
+	before, known := heap(), s.memory.heads.Load()
+	push(1000, 30_000)
+	grown, counted := heap()-before, s.memory.heads.Load()-known
+	t.Logf("%d bytes, counted %d", grown, counted)
+	if grown > counted {
+		t.Errorf("a head grew by %d bytes of which %d are counted", grown, counted)
 	}
 }

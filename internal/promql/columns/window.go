@@ -272,9 +272,9 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 	var from, to, most, fromStep, toStep, known, n int // known: samples before the end of the last window
 	var total, read int64
 	starts, ends := counter{stretches: w.stretches}, counter{stretches: w.stretches}
-	end := ev.start - w.offset
+	end, fixed := ev.start-w.offset, w.fixed()
 	for i := range w.spans {
-		if before := to; i == 0 || !w.fixed() {
+		if before := to; i == 0 || !fixed {
 			was := from
 			to = after(points, to, toStep, end)
 			from = min(after(points, from, fromStep, end-w.rangeMS), to)

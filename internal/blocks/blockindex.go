@@ -142,7 +142,7 @@ func (c *Chunks) Next() bool {
 // It takes a fifth of the time of Next where chunks have the length of the chunk before and its distance.
 func (c *Chunks) AppendWithin(dst []Chunk, mint, maxt int64) (_ []Chunk, earlier int) {
 	src, at, m, i := c.r.Src, 0, c.meta, c.i // in registers: the next chunk begins where this one ends
-	// What the bytes of most chunks have in common: the first two numbers, and the length of the third, whose bits are ref.
+	// What the bytes of most chunks have in common: two numbers, and the length of the third, whose bits are ref.
 	// The branch on it is predicted, so that the next chunk need not wait for this one's bytes.
 	known, mask := uint64(1), uint64(0)
 	var before, length, ref uint64

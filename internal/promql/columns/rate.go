@@ -10,7 +10,8 @@ import (
 // rateWindows computes rate, increase or delta of floats.
 func rateWindows(w *windows, r *row, points []promql.FPoint) error {
 	e := extrapolation{windowNode: w.windowNode}
-	for i, s := range w.spans {
+	for i := range w.spans {
+		s := &w.spans[i]
 		if s.to-s.from < 2 {
 			continue
 		}
@@ -34,7 +35,7 @@ type resets struct {
 }
 
 // within returns the values before the resets of a window.
-func (r *resets) within(s span) []float64 { return r.before[r.upTo[s.from]:r.upTo[s.to-1]] }
+func (r *resets) within(s *span) []float64 { return r.before[r.upTo[s.from]:r.upTo[s.to-1]] }
 
 // find finds the resets of some points. It reports whether the points include stale markers; if so, the resets must not
 // be used. The loop has no branch that depends on the data.
@@ -74,7 +75,7 @@ type extrapolation struct {
 }
 
 // extend extends a difference. The order of operations is the same as in Prometheus.
-func (e *extrapolation) extend(result float64, first, last promql.FPoint, intervals int, s span) float64 {
+func (e *extrapolation) extend(result float64, first, last promql.FPoint, intervals int, s *span) float64 {
 	if length, before, behind := last.T-first.T, first.T-s.start, s.end-last.T; length != e.length ||
 		before != e.before || behind != e.behind || intervals != e.intervals {
 		e.length, e.before, e.behind, e.intervals = length, before, behind, intervals

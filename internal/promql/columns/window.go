@@ -272,9 +272,9 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 	var from, to, most, fromStep, toStep, known, n int // known: samples before the end of the last window
 	var total, read int64
 	starts, ends := counter{stretches: w.stretches}, counter{stretches: w.stretches}
-	end := ev.start - w.offset
+	end, fixed := ev.start-w.offset, w.fixed()
 	for i := range w.spans {
-		if before := to; i == 0 || !w.fixed() {
+		if before := to; i == 0 || !fixed {
 			was := from
 			to = after(points, to, toStep, end)
 			from = min(after(points, from, fromStep, end-w.rangeMS), to)
@@ -283,7 +283,8 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 		// A window that begins within a stretch has only its last point; one that ends within has only the first.
 		first, next := starts.before(from+1)-1, ends.before(to)
 		n = next - first
-		w.spans[i] = span{from, to, n, end - w.rangeMS, end}
+		s := &w.spans[i] // a composite literal would be copied from the stack, which has to wait for its fields
+		s.from, s.to, s.samples, s.start, s.end = from, to, n, end-w.rangeMS, end
 		fresh := next - max(first, known) // samples that no earlier window contained
 		known = next
 		if w.subquery != nil {

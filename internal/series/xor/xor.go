@@ -221,15 +221,32 @@ func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P,
 samples:
 	for lastWord := min(safe, end-64); n < len(dst) && at <= safe; n++ {
 		w := word(src, at)
-		// As a rule many samples in a row have the interval of the one before, and its value or the position of its xor.
+		// As a rule many samples in a row have the interval of the one before, and its value or the position of its xor. In
+		// a counter, every fifth has another position.
 		if at <= lastWord {
 			// Within these limits no timestamp of a chunk can overflow.
 			if w>>61 == 0b010 && width <= 64-3 && delta < 1<<46 && t < 1<<62 {
-				right, left, size := 64-width, 64-leading-width, 3+int(width)
-				for w>>61 == 0b010 {
+				for {
+					right, left, size := 64-width, 64-leading-width, 3+int(width)
+					for w>>61 == 0b010 {
+						t += int64(delta)
+						value ^= w << 3 >> (right & 63) << (left & 63)
+						at += size
+						dst[n] = P(Point{t, math.Float64frombits(value)})
+						if n+1 == len(dst) || at > lastWord {
+							continue samples
+						}
+						n++
+						w = word(src, at)
+					}
+					l, wide := uint(w>>56&31), uint(w>>50&63)
+					if w>>61 != 0b011 || wide-1 >= 64-14 || l+wide > 64 { // another encoding, or more than w has, or invalid
+						break
+					}
 					t += int64(delta)
-					value ^= w << 3 >> (right & 63) << (left & 63)
-					at += size
+					leading, width = l, wide
+					value ^= w << 14 >> ((64 - wide) & 63) << ((64 - l - wide) & 63)
+					at += 14 + int(wide)
 					dst[n] = P(Point{t, math.Float64frombits(value)})
 					if n+1 == len(dst) || at > lastWord {
 						continue samples

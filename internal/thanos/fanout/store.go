@@ -36,13 +36,13 @@ type known struct {
 
 // Status is the state of a store for the stores page.
 type Status struct {
-	Name             string
-	LastCheck        time.Time // time of the last Info
-	LastError        error     // nil: healthy
-	Component        string    // "" if it never responded
-	LabelSets        []labels.Labels
-	MinMS, MaxMS     int64
-	HasStore, Strict bool
+	Name         string
+	LastCheck    time.Time // time of the last Info
+	LastError    error     // nil: healthy
+	Component    string    // "" if it never responded
+	LabelSets    []labels.Labels
+	MinMS, MaxMS int64
+	Strict       bool
 }
 
 // setInfo records a response to Info and the selected part of it, or the error of the request. changed reports whether
@@ -108,7 +108,7 @@ func (s *store) status() Status {
 			}
 		}
 		if info.Store != nil {
-			st.MinMS, st.MaxMS, st.HasStore = info.Store.MinMS, info.Store.MaxMS, true
+			st.MinMS, st.MaxMS = info.Store.MinMS, info.Store.MaxMS
 		}
 	}
 	return st

@@ -294,7 +294,6 @@ func (l loggedTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 	return secure, info, err
 }
 
-// Clone implements credentials.TransportCredentials.
 func (l loggedTLS) Clone() credentials.TransportCredentials {
 	return loggedTLS{l.TransportCredentials.Clone(), l.logger}
 }

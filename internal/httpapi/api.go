@@ -242,9 +242,13 @@ func constant(data any) endpoint {
 	}
 }
 
-// serve returns the handler of an endpoint.
+// serve is serveAlways wrapped in Options.Ready.
 func (a *API) serve(f endpoint) http.Handler {
-	return a.opts.Ready(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return a.opts.Ready(a.serveAlways(f))
+}
+
+func (a *API) serveAlways(f endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httputil.SetCORS(w, a.opts.CORSOrigin, r)
 		w.Header().Add("Vary", "Accept-Encoding")
 		if err := parseForm(w, r); err != nil {
@@ -263,7 +267,7 @@ func (a *API) serve(f endpoint) http.Handler {
 		default:
 			a.respond(w, r, resp)
 		}
-	}))
+	})
 }
 
 // errStoreTimeout is the error of requests that exceed StoreTimeout.

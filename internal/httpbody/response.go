@@ -226,7 +226,7 @@ func Accepted(headers []string) string {
 	return ""
 }
 
-// WeightOf returns the greatest weight of a name in headers such as Accept or Accept-Encoding; 0 if they do not have it.
+// WeightOf returns the greatest weight of a name in Accept or Accept-Encoding; 0 if the headers do not have it.
 func WeightOf(headers []string, name string) (weight float64) {
 	for _, header := range headers {
 		for element := range strings.SplitSeq(header, ",") {

@@ -163,8 +163,9 @@ func refusedWhole(err error) bool {
 	if isRecoverable(err) || !strings.HasPrefix(err.Error(), badRequest) {
 		return false
 	}
-	return slices.ContainsFunc([]error{storage.ErrOutOfOrderSample, storage.ErrOutOfBounds, storage.ErrTooOldSample,
-		storage.ErrDuplicateSampleForTimestamp}, func(reason error) bool { return strings.Contains(err.Error(), reason.Error()) })
+	reasons := []error{storage.ErrOutOfOrderSample, storage.ErrOutOfBounds, storage.ErrTooOldSample,
+		storage.ErrDuplicateSampleForTimestamp}
+	return slices.ContainsFunc(reasons, func(of error) bool { return strings.Contains(err.Error(), of.Error()) })
 }
 
 // split returns the fields of a request of remote write 1.0. Each is a message of one series with one sample. Joined,

@@ -110,8 +110,8 @@ func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg pr
 	return h
 }
 
-// newHandler returns a handler without its receiver. Prometheus' receivers log a line for each rejected series, of which
-// a request may have thousands.
+// newHandler returns a handler without its receiver. Prometheus' receivers log a line for each rejected series, and a
+// request may have thousands of them.
 func newHandler(opts Options, logger *slog.Logger) *handler {
 	opts = opts.withDefaults()
 	return &handler{

@@ -39,7 +39,6 @@ type backtestCommand struct {
 	Memory memoryFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *backtestCommand) Run(ctx context.Context) error {
 	logger, err := c.Log.quietLogger()
 	if err != nil {

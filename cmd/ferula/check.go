@@ -96,7 +96,6 @@ func (c *checker) result(fatal bool) error {
 	return nil
 }
 
-// Run is called by kong.
 func (cmd *checkConfigCommand) Run() error {
 	c := newChecker()
 	expressions, err := ruleParser(cmd.Features)
@@ -147,7 +146,6 @@ func checkConfig(file string, syntaxOnly bool) (ruleFiles []string, scheme model
 	return ruleFiles, cfg.GlobalConfig.MetricNameValidationScheme, errors.Join(errs...)
 }
 
-// Run is called by kong.
 func (cmd *checkRulesCommand) Run() error {
 	c := newChecker()
 	expressions, err := ruleParser(cmd.Features)
@@ -200,7 +198,6 @@ func duplicateRules(groups *rulefmt.RuleGroups) (names []string) {
 	return names
 }
 
-// Run is called by kong.
 func (cmd *checkWebConfigCommand) Run() error {
 	c := newChecker()
 	for _, file := range cmd.Files {
@@ -216,7 +213,6 @@ type checkProfilesCommand struct {
 	Dirs []string `arg:"" name:"dir" help:"Directories with profile blocks: of a server (--storage.tsdb.path or --storage.profiles.path), of a tenant, or of one block."`
 }
 
-// Run is called by kong.
 func (cmd *checkProfilesCommand) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

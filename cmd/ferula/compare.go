@@ -47,7 +47,6 @@ var errDifferent = errors.New("the servers differ")
 // errNotCompared is the error of a run that has found none, but could not compare everything.
 var errNotCompared = errors.New("not all queries could be compared")
 
-// Run is called by kong.
 func (c *compareCommand) Run(ctx context.Context) error {
 	o, err := c.options(time.Now())
 	if err != nil {

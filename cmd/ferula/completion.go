@@ -17,7 +17,6 @@ type completionCommand struct {
 // shells are the shells that have a script.
 const shells = "bash,zsh,fish"
 
-// Run is called by kong.
 func (c *completionCommand) Run(k *kong.Context) error {
 	script, err := scripts.ReadFile("completion." + c.Shell)
 	if err == nil {

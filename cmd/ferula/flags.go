@@ -166,7 +166,6 @@ func (f memoryFlags) apply(ctx context.Context, logger *slog.Logger, refresh tim
 	}
 }
 
-// Validate is called by kong.
 func (f memoryFlags) Validate() error {
 	if !(f.Ratio > 0 && f.Ratio <= 1) {
 		return fmt.Errorf("--auto-gomemlimit.ratio=%g must be greater than 0 and at most 1", f.Ratio)

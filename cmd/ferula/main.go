@@ -1,7 +1,8 @@
 // Command ferula collects, stores and queries metrics and profiles.
 //
-// Each sub-command has a file here. It maps flags to the options of a process of package app and runs that process. A
-// flag that Prometheus or Thanos has keeps its name. peerrows.go lists those of their flags that have no effect here.
+// Each sub-command has a file here. It maps flags to the options of a process of package app and runs that process:
+// kong, the parser, calls Validate and then Run of the command. A flag that Prometheus or Thanos has keeps its name.
+// peerrows.go lists those of their flags that have no effect here.
 package main
 
 import (

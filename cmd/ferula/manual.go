@@ -17,7 +17,6 @@ type manCommand struct{}
 //go:embed manual.roff
 var manualPage string
 
-// Run is called by kong.
 func (*manCommand) Run(k *kong.Context) error {
 	_, err := io.WriteString(k.Stdout, manual(k.Model))
 	return err

@@ -43,7 +43,6 @@ func (f processFlags) memory() memoryFlags {
 	return memoryFlags{Auto: f.AutoMemory, Ratio: f.MemoryRatio}
 }
 
-// Validate is called by kong.
 func (f processFlags) Validate() error {
 	return errors.Join(checkListen("http-address", f.HTTPAddress), f.memory().Validate())
 }

@@ -74,7 +74,6 @@ var profileLimitFlags = hint.Flags{
 	"Age": "--profiles.limit.age", "Future": "--profiles.limit.future", "Tenants": "--profiles.limit.tenants",
 }
 
-// Validate is called by kong.
 func (f profileFlags) Validate() error {
 	var errs []error
 	if keep := time.Duration(f.BucketKeep); keep != 0 &&

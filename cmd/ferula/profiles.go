@@ -34,7 +34,6 @@ type profilesCompactCommand struct {
 	Process processFlags `embed:""`
 }
 
-// Validate is called by kong.
 func (c *profilesCompactCommand) Validate() error {
 	if c.Process.TracingConfig != "" || c.Process.TracingConfigFile != "" {
 		return errors.New("--tracing.config and --tracing.config-file are not supported: " +
@@ -43,7 +42,6 @@ func (c *profilesCompactCommand) Validate() error {
 	return nil
 }
 
-// Run is called by kong.
 func (c *profilesCompactCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewProfilesCompact)
 }

@@ -83,10 +83,8 @@ type queryCommand struct {
 	Process processFlags `embed:""`
 }
 
-// Validate is called by kong.
 func (c *queryCommand) Validate() error { return checkGRPC(c.GRPCAddress) }
 
-// Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	ignored = append(ignored, ignoredFeatures("query-features", c.Features, isQueryFeature)...)
 	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewQuery)

@@ -78,7 +78,6 @@ type queryFrontendCommand struct {
 	Process processFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewQueryFrontend)
 }
@@ -87,7 +86,6 @@ func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored
 // never get enough memory.
 const requestBytesMin = frontend.BodyBytesMax + 1<<20
 
-// Validate is called by kong.
 func (c *queryFrontendCommand) Validate() error {
 	if c.MaxRequestBytes != 0 && c.MaxRequestBytes < requestBytesMin {
 		return fmt.Errorf("--limits.max-request-bytes-in-flight=%s must be at least %s; 0 means the default",

@@ -88,7 +88,6 @@ func (f timeFlag) at(now time.Time) (int64, error) {
 	return 0, fmt.Errorf("invalid time %q: must be like 2026-01-02T15:04:05Z, Unix seconds, now, or -8h", string(f))
 }
 
-// Run is called by kong.
 func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	logger, err := c.Log.quietLogger()
 	if err != nil {

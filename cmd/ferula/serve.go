@@ -105,7 +105,6 @@ type serveCommand struct {
 	AutoMaxProcs  bool        `name:"auto-gomaxprocs" default:"true" negatable:""`
 }
 
-// Validate is called by kong.
 func (c *serveCommand) Validate() error {
 	var errs []error
 	for _, address := range c.ListenAddress {
@@ -114,7 +113,6 @@ func (c *serveCommand) Validate() error {
 	return errors.Join(append(errs, checkGRPC(c.GRPCAddress))...)
 }
 
-// Run is called by kong.
 func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	logger, level, err := c.Log.logger()
 	if err != nil {

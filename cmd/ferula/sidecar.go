@@ -75,10 +75,8 @@ func (m minTime) ms() int64 {
 	return time.Now().Add(m.after).UnixMilli()
 }
 
-// Validate is called by kong.
 func (c *sidecarCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
-// Run is called by kong.
 func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewSidecar)
 }

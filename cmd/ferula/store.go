@@ -51,10 +51,8 @@ type storeCommand struct {
 	Process        processFlags `embed:""`
 }
 
-// Validate is called by kong.
 func (c *storeCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
-// Run is called by kong.
 func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags, next *role) error {
 	return runRole(ctx, k, next, &c.Process, ignored, c.options, app.NewStore)
 }

@@ -18,7 +18,6 @@ type summarizeCommand struct {
 	Memory memoryFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *summarizeCommand) Run(ctx context.Context) error {
 	logger, _, err := c.Log.logger()
 	if err != nil {

@@ -202,7 +202,6 @@ func (q *readOnlyQuerier) Select(ctx context.Context, _ bool, _ *storage.SelectH
 	return series.ToSeriesSet(raw.Select(ctx, series.SelectOptions{}, matchers...))
 }
 
-// Close implements storage.Querier.
 func (q *readOnlyQuerier) Close() error {
 	var errs []error
 	for _, raw := range q.open {

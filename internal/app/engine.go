@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"time"
@@ -29,9 +30,7 @@ func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.En
 	if chosen.Parallelism < 0 {
 		return nil, hint.Invalid("query.parallelism", fmt.Errorf("%d is negative", chosen.Parallelism))
 	}
-	if chosen.Parallelism == 0 {
-		chosen.Parallelism = runtime.GOMAXPROCS(0)
-	}
+	chosen.Parallelism = cmp.Or(chosen.Parallelism, runtime.GOMAXPROCS(0))
 	switch chosen.Name {
 	case "", columns.Columns:
 	case columns.Prometheus:

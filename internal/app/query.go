@@ -133,7 +133,7 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		return nil, err
 	}
 	endpoints := http.NewServeMux()
-	httpapi.New(httpapi.Options{
+	api := httpapi.Options{
 		Engine:        q.queries,
 		Parser:        q.engine.Parser,
 		Admin:         q.opts.Admin,
@@ -144,15 +144,14 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		BacktestMax:   cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
 		Flags:         hint.Flags{"BacktestMax": "--query.timeout"},
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
-		Peer: httpapi.NewPeer(httpapi.PeerOptions{
-			Prefix: prefix, Flags: q.opts.Flags, RuntimeInfo: q.runtimeInfo, Parser: q.engine.Parser, ExternalURL: external,
-			CORSOrigin: origin, Ready: q.process.Wrap, Logger: q.opts.Logger.With("component", "web"),
-		}),
-		BuildInfo:  buildInfo(),
-		Ready:      q.process.Wrap,
-		CORSOrigin: origin,
-		Logger:     q.opts.Logger.With("component", "api"),
-	}).Register(endpoints, prefix+"/api/v1")
+		BuildInfo:     buildInfo(),
+		Ready:         q.process.Wrap,
+		CORSOrigin:    origin,
+		Logger:        q.opts.Logger.With("component", "api"),
+	}
+	api.Peer = httpapi.NewPeer(api, httpapi.PeerOptions{Prefix: prefix, Flags: q.opts.Flags, RuntimeInfo: q.runtimeInfo,
+		Logger: q.opts.Logger.With("component", "web")})
+	httpapi.New(api).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
 	var apiHandler http.Handler = endpoints
 	if q.tracing.Sends() {

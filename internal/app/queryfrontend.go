@@ -66,10 +66,8 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 		return nil, err
 	}
 	q.probe = downstream.NewProbe(q.client, q.readiness())
-	q.process.Add(process.Component{Name: "downstream", Run: q.probe.Run, Close: func() error {
-		q.client.Close()
-		return nil
-	}})
+	q.process.Add(process.Component{Name: "downstream", Run: q.probe.Run,
+		Close: func() error { q.client.Close(); return nil }})
 	o := opts.Frontend
 	o.Downstream, o.Logger, o.Metrics = q.probe, opts.Logger, q.reg.Own
 	o.Tracer, o.Propagator = q.tracing.Provider().Tracer("ferula/frontend"), propagation.TraceContext{}

@@ -75,14 +75,14 @@ func newReloader(o ReloadOptions, prom *url.URL, client *http.Client, logger *sl
 }
 
 // Run watches until ctx is canceled. It returns at once if no file is watched.
-func (r *reloader) Run(ctx context.Context) {
+func (r *reloader) Run(ctx context.Context) error {
 	if r.opts.ConfigFile == "" && len(r.opts.RuleDirs) == 0 {
-		return
+		return nil
 	}
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-time.After(r.round(ctx)):
 		}
 	}

@@ -136,10 +136,8 @@ func (b *base) listen() (err error) {
 	if b.listeners, err = b.web.Listen(); err != nil {
 		return err
 	}
-	b.process.Add(process.Component{Name: "listener", Close: func() error {
-		_ = b.listeners.Close() // already closed if the server ran
-		return nil
-	}})
+	b.process.Add(process.Component{Name: "listener",
+		Close: func() error { _ = b.listeners.Close(); return nil }}) // already closed if the server ran
 	return nil
 }
 

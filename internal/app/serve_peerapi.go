@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"net/url"
 	"time"
 
-	"github.com/grafana/regexp"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
 	"github.com/prometheus/prometheus/model/labels"
@@ -75,19 +73,13 @@ func (n *notices) untilShutdown(next http.Handler) http.Handler {
 	})
 }
 
-func (s *Serve) peerOptions(prefix string, external *url.URL, origin *regexp.Regexp,
-	guard func(http.Handler) http.Handler) httpapi.PeerOptions {
-	lookback := cmp.Or(s.opts.Query.LookbackDelta, 5*time.Minute)
+func (s *Serve) peerOptions(prefix string) httpapi.PeerOptions {
 	return httpapi.PeerOptions{
-		Prefix: prefix, Flags: s.opts.Flags, RuntimeInfo: s.runtimeInfo, Rules: s.rules,
-		Store: s.store, Queryable: s.store, Engine: s.queries, Parser: s.engine.Parser, Targets: s.scraper.Manager,
-		Config: s.config.current, Gatherer: s.reg,
-		Build: buildInfo(),
-		Admin: s.opts.Peer.Admin, Search: s.opts.Peer.Search, SearchMax: s.opts.Peer.SearchMax, Features: s.features(),
-		LookbackDelta: lookback, SeriesMax: s.engine.MaxSamples(),
-		Notifications: s.notices.Notifications, UntilShutdown: s.notices.untilShutdown,
-		ExternalURL: external, ListenAddress: s.Addr().String(), CORSOrigin: origin,
-		Ready: s.process.Wrap, Guard: guard, Logger: s.opts.Logger.With("component", "web"),
+		Prefix: prefix, Flags: s.opts.Flags, RuntimeInfo: s.runtimeInfo, Logger: s.opts.Logger.With("component", "web"),
+		Rules: s.rules, Store: s.store, Queryable: s.store, Targets: s.scraper.Manager, Gatherer: s.reg,
+		Search: s.opts.Peer.Search, SearchMax: s.opts.Peer.SearchMax, Features: s.features(),
+		LookbackDelta: cmp.Or(s.opts.Query.LookbackDelta, 5*time.Minute), SeriesMax: s.engine.MaxSamples(),
+		Notifications: s.notices.Notifications, UntilShutdown: s.notices.untilShutdown, ListenAddress: s.Addr().String(),
 	}
 }
 

@@ -33,9 +33,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	// The API has its own mux, so that an unknown endpoint or method gets status 404 or
 	// 405 instead of the web UI.
 	endpoints := http.NewServeMux()
-	peer := s.peerOptions(prefix, external, origin, guard)
-	router := httpapi.NewPeer(peer)
-	httpapi.New(httpapi.Options{
+	api := httpapi.Options{
 		Engine:        s.queries,
 		Parser:        s.engine.Parser,
 		Queryable:     s.remotes,
@@ -43,7 +41,6 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Flames:        flames{s.profiles, query.NewExemplarFinder(s.store, s.profiles.engine.MergeFlame)},
 		FlamesTenant:  s.opts.Profiles.tenantOf(),
 		Targets:       s.scraper.Manager,
-		Peer:          router,
 		Rules:         true,
 		RuleOptions:   s.ruleOptions,
 		ExternalURL:   external,
@@ -64,9 +61,11 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Ready:         s.process.Wrap,
 		CORSOrigin:    origin,
 		Logger:        s.opts.Logger.With("component", "api"),
-	}).Register(endpoints, prefix+"/api/v1")
-	mux := http.NewServeMux()
-	httpapi.RegisterPeer(peer, router, mux, endpoints)
+	}
+	peer, mux := s.peerOptions(prefix), http.NewServeMux()
+	api.Peer = httpapi.NewPeer(api, peer)
+	httpapi.New(api).Register(endpoints, prefix+"/api/v1")
+	httpapi.RegisterPeer(api, peer, mux, endpoints)
 	endpoints.Handle("POST "+prefix+"/api/v1/otlp/v1/metrics", s.process.Wrap(s.otlp(guard, s.config.current)))
 	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", s.reg.Handler(s.opts.Logger))

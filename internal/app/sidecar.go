@@ -103,10 +103,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		s.reg); err != nil {
 		return nil, err
 	}
-	s.process.Add(process.Component{Name: "reloader", Run: func(ctx context.Context) error {
-		s.reload.Run(ctx)
-		return nil
-	}})
+	s.process.Add(process.Component{Name: "reloader", Run: s.reload.Run})
 	if err = s.listen(); err != nil {
 		return nil, err
 	}

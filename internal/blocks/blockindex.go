@@ -139,7 +139,7 @@ func (c *Chunks) Next() bool {
 }
 
 // AppendWithin appends the rest of the chunks, those that overlap mint to maxt, and returns how many are before them.
-// It takes a fifth of the time of Next where chunks have the length of the chunk before and its distance.
+// It takes a fifth of Next's time while each chunk is as long as the one before, and as far from it.
 func (c *Chunks) AppendWithin(dst []Chunk, mint, maxt int64) (_ []Chunk, earlier int) {
 	src, at, m, i := c.r.Src, 0, c.meta, c.i // in registers: the next chunk begins where this one ends
 	// What the bytes of most chunks have in common: two numbers, and the length of the third, whose bits are ref.

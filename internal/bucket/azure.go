@@ -114,18 +114,15 @@ func (b *azureBucket) Iter(ctx context.Context, dir string, f func(string) error
 	return b.within(ctx, func() error { return b.Bucket.Iter(ctx, dir, f, opts...) })
 }
 
-// IterWithAttributes implements objstore.BucketReader.
 func (b *azureBucket) IterWithAttributes(ctx context.Context, dir string, f func(objstore.IterObjectAttributes) error,
 	opts ...objstore.IterOption) error {
 	return b.within(ctx, func() error { return b.Bucket.IterWithAttributes(ctx, dir, f, opts...) })
 }
 
-// Get implements objstore.BucketReader.
 func (b *azureBucket) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 	return b.body(ctx, func() (io.ReadCloser, error) { return b.Bucket.Get(ctx, name) })
 }
 
-// GetRange implements objstore.BucketReader.
 func (b *azureBucket) GetRange(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	return b.body(ctx, func() (io.ReadCloser, error) { return b.Bucket.GetRange(ctx, name, offset, length) })
 }
@@ -137,13 +134,11 @@ func (b *azureBucket) body(ctx context.Context, open func() (io.ReadCloser, erro
 	return redactedBody{body}, nil
 }
 
-// Exists implements objstore.BucketReader.
 func (b *azureBucket) Exists(ctx context.Context, name string) (there bool, err error) {
 	err = b.within(ctx, func() error { there, err = b.Bucket.Exists(ctx, name); return err })
 	return there, err
 }
 
-// Attributes implements objstore.BucketReader.
 func (b *azureBucket) Attributes(ctx context.Context, name string) (about objstore.ObjectAttributes, err error) {
 	err = b.within(ctx, func() error { about, err = b.Bucket.Attributes(ctx, name); return err })
 	return about, err
@@ -160,7 +155,6 @@ func (b *azureBucket) Upload(ctx context.Context, name string, r io.Reader, opts
 	return redact.Signature(b.Bucket.Upload(ctx, name, r, opts...))
 }
 
-// Delete implements objstore.Bucket.
 func (b *azureBucket) Delete(ctx context.Context, name string) error {
 	return b.within(ctx, func() error { return b.Bucket.Delete(ctx, name) })
 }

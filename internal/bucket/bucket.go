@@ -39,10 +39,10 @@ var ErrConfig = errors.New("object storage configuration")
 
 // Names within a block's directory.
 const (
-	metaFile     = "meta.json"
-	indexFile    = "index"
-	chunksDir    = "chunks"
-	deletionMark = "deletion-mark.json"
+	metaFile  = "meta.json"
+	indexFile = "index"
+	chunksDir = "chunks"
+	MarkFile  = "deletion-mark.json" // of a DeletionMark
 )
 
 // profilesDir is the directory of profile blocks. Thanos reads only directories in the bucket's root

@@ -179,7 +179,6 @@ func isEmptyDir(name string) (bool, error) {
 // IsAccessDeniedErr implements objstore.Bucket. The provider knows no such errors.
 func (f *directory) IsAccessDeniedErr(err error) bool { return errors.Is(err, fs.ErrPermission) }
 
-// IterWithAttributes implements objstore.Bucket.
 func (f *directory) IterWithAttributes(ctx context.Context, dir string, do func(objstore.IterObjectAttributes) error,
 	o ...objstore.IterOption) error {
 	if err := f.check(); err != nil {
@@ -208,7 +207,6 @@ func (f *directory) Get(ctx context.Context, name string) (io.ReadCloser, error)
 	return f.GetRange(ctx, name, 0, -1)
 }
 
-// GetRange implements objstore.Bucket.
 func (f *directory) GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -219,7 +217,6 @@ func (f *directory) GetRange(ctx context.Context, name string, off, length int64
 	return f.Bucket.GetRange(ctx, name, off, length)
 }
 
-// Upload implements objstore.Bucket.
 func (f *directory) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
 	if err := f.check(); err != nil {
 		return err

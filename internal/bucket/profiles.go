@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -128,11 +129,9 @@ type profileBlock struct {
 
 // forget drops blocks that are not on disk any more.
 func (s *ProfileShipper) forget(blocks []profileBlock) {
-	for name := range s.known {
-		if !slices.ContainsFunc(blocks, func(b profileBlock) bool { return b.name == name }) {
-			delete(s.known, name)
-		}
-	}
+	maps.DeleteFunc(s.known, func(name string, _ bool) bool {
+		return !slices.ContainsFunc(blocks, func(b profileBlock) bool { return b.name == name })
+	})
 }
 
 // blocks lists the blocks on disk, oldest first within each tenant.

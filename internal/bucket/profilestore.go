@@ -33,7 +33,7 @@ const (
 )
 
 // profileObjects are the objects that a profile block may have.
-var profileObjects = []string{indexFile, profileFiles[0], spansFile, deletionMark}
+var profileObjects = []string{indexFile, profileFiles[0], spansFile, MarkFile}
 
 // StoredProfile is a directory of the bucket that has the name of a profile block. The block may be
 // incomplete: its upload or its deletion may have been interrupted.
@@ -65,13 +65,10 @@ func (s *StoredProfile) Complete() bool { return s.has(indexFile) && s.has(profi
 func (s *StoredProfile) HasIndex() bool { return s.has(indexFile) }
 
 // Marked reports whether there is a deletion mark.
-func (s *StoredProfile) Marked() bool { return s.has(deletionMark) }
+func (s *StoredProfile) Marked() bool { return s.has(MarkFile) }
 
 // Name returns the directory.
 func (s *StoredProfile) Name() string { return ProfileBlock(profiles.TenantDir(s.Tenant), s.ID) }
-
-// MarkFile is the name of a DeletionMark in the directory of its block.
-const MarkFile = deletionMark
 
 // DeletionMark has the time at which a block was marked for deletion, and the reason. It has the format of Thanos.
 type DeletionMark struct {
@@ -337,7 +334,7 @@ func (p *ProfileStore) Mark(ctx context.Context, tenant string, id ulid.ULID, at
 	if err != nil {
 		return mark, err
 	}
-	if err := p.bucket.Upload(ctx, path.Join(dir, deletionMark), strings.NewReader(string(text))); err != nil {
+	if err := p.bucket.Upload(ctx, path.Join(dir, MarkFile), strings.NewReader(string(text))); err != nil {
 		return mark, fmt.Errorf("mark %s for deletion: %w", dir, err)
 	}
 	return mark, nil
@@ -348,7 +345,7 @@ func (p *ProfileStore) Unmark(ctx context.Context, tenant string, id ulid.ULID) 
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	dir := ProfileBlock(profiles.TenantDir(tenant), id)
-	if err := p.bucket.Delete(ctx, path.Join(dir, deletionMark)); err != nil && !p.IsNotFound(err) {
+	if err := p.bucket.Delete(ctx, path.Join(dir, MarkFile)); err != nil && !p.IsNotFound(err) {
 		return fmt.Errorf("remove the deletion mark of %s: %w", dir, err)
 	}
 	return nil
@@ -358,7 +355,7 @@ func (p *ProfileStore) Unmark(ctx context.Context, tenant string, id ulid.ULID) 
 func (p *ProfileStore) ReadMark(ctx context.Context, s *StoredProfile) (mark DeletionMark, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	name := path.Join(s.Name(), deletionMark)
+	name := path.Join(s.Name(), MarkFile)
 	body, err := p.bucket.Get(ctx, name)
 	if err != nil {
 		return mark, fmt.Errorf("%s: %w", name, err)
@@ -388,7 +385,7 @@ func (p *ProfileStore) Delete(ctx context.Context, tenant string, id ulid.ULID) 
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	dir := ProfileBlock(profiles.TenantDir(tenant), id)
-	for _, file := range []string{indexFile, spansFile, profileFiles[0], deletionMark} {
+	for _, file := range []string{indexFile, spansFile, profileFiles[0], MarkFile} {
 		if err := p.bucket.Delete(ctx, path.Join(dir, file)); err != nil && !p.IsNotFound(err) {
 			return fmt.Errorf("delete %s of %s: %w", file, dir, err)
 		}

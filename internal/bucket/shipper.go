@@ -413,7 +413,7 @@ func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 	if err != nil || m == nil {
 		return false, err
 	}
-	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), deletionMark)); err != nil || marked {
+	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), MarkFile)); err != nil || marked {
 		return marked, err // marked: the block was complete once; some of its files may already be deleted
 	}
 	files := m.files

@@ -127,7 +127,6 @@ func (m *progressReader) Read(p []byte) (int, error) {
 	return m.SectionReader.Read(p)
 }
 
-// ReadAt implements io.ReaderAt.
 func (m *progressReader) ReadAt(p []byte, at int64) (int, error) {
 	m.stalled.Reset(m.stall)
 	return m.SectionReader.ReadAt(p, at)

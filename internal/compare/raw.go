@@ -45,7 +45,6 @@ func (s *rawSide) Next() bool {
 	return ok
 }
 
-// Err implements series.Set.
 func (s *rawSide) Err() error { return errors.Join(s.limit, s.Set.Err()) }
 
 func (s *rawSide) advance() {

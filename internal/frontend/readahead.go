@@ -35,8 +35,7 @@ type readAheadBody struct {
 
 	filled chan struct{} // closed when fill has returned; Read owns the fields below then
 	buffer *[]byte       // from readAheadPools[level]; nil once it was returned to the pool
-	level  int           // doublings of the first buffer
-	extra  int64         // bytes acquired from budget
+	level  int           // doublings of the first buffer; above 0, budget has the bytes of the buffer
 	data   []byte        // read from src, not yet returned by Read
 	err    error         // with which src ended; nil: not ended
 }
@@ -77,21 +76,21 @@ func (b *readAheadBody) grow() bool {
 	larger := readAheadPools[level].Get()
 	data := append(*larger, b.data...)
 	b.releaseBuffer()
-	b.buffer, b.data, b.level, b.extra = larger, data, level, size
+	b.buffer, b.data, b.level = larger, data, level
 	return true
 }
 
 // releaseBuffer returns the buffer of data to its pool and its size to the budget.
 func (b *readAheadBody) releaseBuffer() {
 	b.data = nil
-	if b.buffer != nil {
-		readAheadPools[b.level].Put(b.buffer)
-		b.buffer = nil
+	if b.buffer == nil {
+		return
 	}
-	if b.extra > 0 {
-		b.budget.Release(b.extra)
-		b.extra = 0
+	if b.level > 0 {
+		b.budget.Release(int64(cap(*b.buffer)))
 	}
+	readAheadPools[b.level].Put(b.buffer)
+	b.buffer = nil
 }
 
 func (b *readAheadBody) end(err error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -175,9 +176,7 @@ func (q query) lookback() time.Duration {
 // withRange returns the same query with another start and end.
 func (q query) withRange(startMS, endMS int64) query {
 	params := make(url.Values, len(q.params)+2)
-	for name, values := range q.params {
-		params[name] = values
-	}
+	maps.Copy(params, q.params)
 	params["start"], params["end"] = []string{seconds(startMS)}, []string{seconds(endMS)}
 	q.params = params
 	return q

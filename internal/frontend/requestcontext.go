@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -389,9 +390,7 @@ func (rw *responseWriter) reset() {
 	}
 	h := rw.x.w.Header()
 	clear(h)
-	for name, values := range rw.initialHeader {
-		h[name] = values
-	}
+	maps.Copy(h, rw.initialHeader)
 }
 
 // sharedHeader returns the response headers that are valid for every client of a call.

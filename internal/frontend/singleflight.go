@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"sync"
 
@@ -174,10 +175,7 @@ func (f *Frontend) runCall(x *requestContext, key string, c *call, work context.
 
 // replay sends the response of a complete call.
 func (x *requestContext) replay(c *call) error {
-	h := x.w.Header()
-	for name, values := range c.header {
-		h[name] = values
-	}
+	maps.Copy(x.w.Header(), c.header)
 	x.status, x.cache = c.status, c.header.Get("X-Ferula-Cache")
 	x.response.open(c.header.Get("Content-Type"))
 	x.response.body.SetStatus(c.status)

@@ -189,7 +189,6 @@ func (e estimated) NewInstantQuery(ctx context.Context, from storage.Queryable, 
 	return e.check(ctx, q, err)
 }
 
-// NewRangeQuery implements promql.QueryEngine.
 func (e estimated) NewRangeQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, expr string,
 	start, end time.Time, step time.Duration) (promql.Query, error) {
 	q, err := e.QueryEngine.NewRangeQuery(ctx, from, opts, expr, start, end, step)

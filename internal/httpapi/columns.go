@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/prometheus/prometheus/promql"
 
@@ -58,19 +57,8 @@ func columnsOf(r *http.Request, res *promql.Result, grid stepGrid) *matrixColumn
 
 // acceptsColumns reports whether an Accept header names columnsType, and does not prefer JSON.
 func acceptsColumns(accept []string) bool {
-	ours, json := 0.0, 0.0
-	for _, line := range accept {
-		for item := range strings.SplitSeq(line, ",") {
-			kind, params, _ := strings.Cut(item, ";")
-			switch strings.ToLower(strings.TrimSpace(kind)) {
-			case columnsType:
-				ours = httpbody.Weight(params)
-			case jsonType:
-				json = httpbody.Weight(params)
-			}
-		}
-	}
-	return ours > 0 && ours >= json
+	ours := httpbody.WeightOf(accept, columnsType)
+	return ours > 0 && ours >= httpbody.WeightOf(accept, jsonType)
 }
 
 // hold reports whether m has only float samples, each at a step of the grid and later than the sample before.

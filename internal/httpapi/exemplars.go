@@ -24,20 +24,16 @@ func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 		return response{}, badData(err)
 	}
 	selectors := parser.ExtractSelectors(expr)
-	if len(selectors) == 0 {
-		if a.opts.Stores != nil { // as in Thanos; Prometheus responds with no content
-			return response{write: func(s *stream) { s.raw("[]") }}, nil
-		}
+	switch {
+	case len(selectors) == 0 && a.opts.Stores == nil: // as in Prometheus; Thanos responds with an empty list
 		return response{}, nil
-	}
-	if a.opts.Stores != nil {
+	case len(selectors) == 0, a.opts.Stores == nil && a.opts.Exemplars == nil:
+		return response{write: func(s *stream) { s.raw("[]") }}, nil
+	case a.opts.Stores != nil:
 		ask := func(q StoreQuery) ([]exemplar.QueryResult, annotations.Annotations, error) {
 			return q.Exemplars(r.Context(), milliseconds(start), milliseconds(end), selectors)
 		}
 		return ofStores(a, r, purpose{dedup: true}, ask, (*stream).exemplarResults)
-	}
-	if a.opts.Exemplars == nil {
-		return response{write: func(s *stream) { s.raw("[]") }}, nil
 	}
 	q, err := a.opts.Exemplars.ExemplarQuerier(r.Context())
 	if err != nil {

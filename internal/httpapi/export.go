@@ -7,7 +7,6 @@ import (
 	"math"
 	"mime"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -102,13 +101,8 @@ func (e *exporter) options(r *http.Request) (export.Options, *apiError) {
 		Now: e.api.opts.Now, Format: r.FormValue("format")}
 	opts.Format = cmp.Or(opts.Format, export.CSV)
 	if exportTypes[opts.Format] == "" {
-		known := make([]string, 0, len(exportTypes))
-		for format := range exportTypes {
-			known = append(known, format)
-		}
-		slices.Sort(known)
 		return opts, invalidParameter("format", fmt.Errorf("unknown format %q: use one of %s", opts.Format,
-			strings.Join(known, ", ")))
+			strings.Join(sortedKeys(exportTypes), ", ")))
 	}
 	if len(r.Form["match[]"]) == 0 {
 		return opts, badData(errors.New("no match[] parameter provided"))

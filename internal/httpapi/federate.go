@@ -26,6 +26,7 @@ import (
 // federation serves /federate: the last sample of each series of the local storage that a match[]
 // selects, in a format of scrape responses.
 type federation struct {
+	api  Options
 	opts PeerOptions
 	now  func() time.Time
 }
@@ -49,7 +50,7 @@ func (f *federation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "error parsing form values: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	selectors, err := f.opts.Parser.ParseMetricSelectors(r.Form["match[]"])
+	selectors, err := f.api.Parser.ParseMetricSelectors(r.Form["match[]"])
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -152,7 +153,7 @@ func last(it chunkenc.Iterator, maxt int64) (s federated, ok bool) {
 // write encodes the samples. Adjacent samples with the same name and type form one metric family.
 func (f *federation) write(w io.Writer, format expfmt.Format, samples []federated) error {
 	encoder := expfmt.NewEncoder(w, format)
-	external := f.opts.Config().GlobalConfig.ExternalLabels
+	external := f.api.Config().GlobalConfig.ExternalLabels
 	// A series without an instance must not get the instance label of the federating scrape.
 	instance := external.Has(model.InstanceLabel)
 	for len(samples) > 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -186,12 +187,7 @@ func (a *API) parseMatchers(r *http.Request) ([][]*labels.Matcher, error) {
 }
 
 func selects(set []*labels.Matcher) bool {
-	for _, m := range set {
-		if m != nil && !m.Matches("") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(set, func(m *labels.Matcher) bool { return m != nil && !m.Matches("") })
 }
 
 // queryOptions parses `lookback_delta` and `stats`.

@@ -62,10 +62,11 @@ func TestOptions_PeerHasEndpointsOfItsDataOnly(t *testing.T) {
 
 // The OpenAPI documents take over 80 MB and a quarter of a second to write.
 func TestNewPeer_WritesTheOpenAPIDocumentsAtTheFirstRequest(t *testing.T) {
-	opts := httpapi.PeerOptions{Prefix: "/p", ExternalURL: &url.URL{}, CORSOrigin: regexp.MustCompile("^$"),
-		Ready: func(h http.Handler) http.Handler { return h }, Logger: slog.New(slog.DiscardHandler)}
+	api := httpapi.Options{ExternalURL: &url.URL{}, CORSOrigin: regexp.MustCompile("^$"),
+		Ready: func(h http.Handler) http.Handler { return h }}
+	opts := httpapi.PeerOptions{Prefix: "/p", Logger: slog.New(slog.DiscardHandler)}
 	var peer http.Handler
-	if allocations := testing.AllocsPerRun(1, func() { peer = httpapi.NewPeer(opts) }); allocations > 10_000 {
+	if allocations := testing.AllocsPerRun(1, func() { peer = httpapi.NewPeer(api, opts) }); allocations > 10_000 {
 		t.Errorf("%.0f allocations before the first request", allocations)
 	}
 	for range 2 {

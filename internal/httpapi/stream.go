@@ -247,13 +247,9 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	if resp.engine != "" {
 		w.Header().Set(engineHeader, resp.engine)
 	}
-	if n := resp.annotations; n != nil {
-		for _, err := range n.list {
-			if !isOfEngine(err) {
-				a.forbidStoring(w.Header())
-				break
-			}
-		}
+	if n := resp.annotations; n != nil &&
+		slices.ContainsFunc(n.list.AsErrors(), func(err error) bool { return !isOfEngine(err) }) {
+		a.forbidStoring(w.Header())
 	}
 	body := httpbody.NewResponse(w, r, resp.contentType(w.Header()))
 	buffer := buffers.Get()

@@ -217,21 +217,25 @@ func (b *Response) Release() {
 // Accepted returns "zstd", "gzip" or "" by the weights in Accept-Encoding; zstd is preferred
 // for equal weights. A weight of 0 excludes an encoding.
 func Accepted(headers []string) string {
-	best, bestWeight := "", 0.0
+	switch gz, zs := WeightOf(headers, "gzip"), WeightOf(headers, "zstd"); {
+	case zs > 0 && zs >= gz:
+		return "zstd"
+	case gz > 0:
+		return "gzip"
+	}
+	return ""
+}
+
+// WeightOf returns the greatest weight of a name in Accept or Accept-Encoding; 0 if the headers do not have it.
+func WeightOf(headers []string, name string) (weight float64) {
 	for _, header := range headers {
-		for clause := range strings.SplitSeq(header, ",") {
-			name, params, _ := strings.Cut(clause, ";")
-			name = strings.ToLower(strings.TrimSpace(name))
-			if name != "gzip" && name != "zstd" {
-				continue
-			}
-			weight := Weight(params)
-			if weight > bestWeight || (weight == bestWeight && weight > 0 && name == "zstd") {
-				best, bestWeight = name, weight
+		for element := range strings.SplitSeq(header, ",") {
+			if of, params, _ := strings.Cut(element, ";"); strings.EqualFold(strings.TrimSpace(of), name) {
+				weight = max(weight, Weight(params))
 			}
 		}
 	}
-	return best
+	return weight
 }
 
 // Weight returns the weight q among the parameters of an element of Accept or Accept-Encoding, "q=0.5" for example;

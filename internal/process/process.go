@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -225,8 +226,8 @@ func (p *Process) drain() error {
 // close closes the components, the last first.
 func (p *Process) close() error {
 	var errs []error
-	for i := len(p.components) - 1; i >= 0; i-- {
-		if c := p.components[i]; c.Close != nil {
+	for _, c := range slices.Backward(p.components) {
+		if c.Close != nil {
 			errs = append(errs, c.Close())
 		}
 	}

@@ -2,6 +2,7 @@ package process
 
 import (
 	"net/http"
+	"strconv"
 	"sync/atomic"
 )
 
@@ -32,15 +33,12 @@ func (g *Readiness) IsReady() bool { return g.state.Load() == stateReady }
 // Wrap responds with status 503 unless the process is ready.
 func (g *Readiness) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch g.state.Load() {
-		case stateReady:
+		state := g.state.Load()
+		if state == stateReady {
 			next.ServeHTTP(w, r)
-		case stateStopping:
-			w.Header().Set("X-Prometheus-Stopping", "true")
-			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
-		default:
-			w.Header().Set("X-Prometheus-Stopping", "false")
-			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+			return
 		}
+		w.Header().Set("X-Prometheus-Stopping", strconv.FormatBool(state == stateStopping))
+		http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 	})
 }

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Change is one component's part of a reloaded configuration. Every function may be nil.
@@ -38,8 +39,8 @@ func Apply(changes ...Change) error {
 // undo reverts changes, the last first.
 func undo(changes []Change) error {
 	var errs []error
-	for i := len(changes) - 1; i >= 0; i-- {
-		if c := changes[i]; c.Undo != nil {
+	for _, c := range slices.Backward(changes) {
+		if c.Undo != nil {
 			errs = append(errs, c.Undo())
 		}
 	}

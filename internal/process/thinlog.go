@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 )
@@ -76,17 +77,11 @@ func (m *messages) take(key string) (omitted int, ok bool) {
 
 // forget makes room for another message: it forgets messages of earlier periods.
 func (m *messages) forget(now time.Time) {
-	if len(m.seen) < messagesMax {
-		return
-	}
-	for key, line := range m.seen {
-		if now.Sub(line.since) >= m.period {
-			delete(m.seen, key)
-		}
+	if len(m.seen) >= messagesMax {
+		maps.DeleteFunc(m.seen, func(_ string, line *message) bool { return now.Sub(line.since) >= m.period })
 	}
 }
 
-// WithAttrs implements slog.Handler.
 func (h thinned) WithAttrs(attrs []slog.Attr) slog.Handler {
 	h.Handler = h.Handler.WithAttrs(attrs)
 	for _, a := range attrs {
@@ -95,7 +90,6 @@ func (h thinned) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h
 }
 
-// WithGroup implements slog.Handler.
 func (h thinned) WithGroup(name string) slog.Handler {
 	h.Handler = h.Handler.WithGroup(name)
 	h.scope += name + "\x00"

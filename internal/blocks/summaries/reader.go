@@ -215,7 +215,7 @@ func (s *Series) at(minMS, maxMS int64, whole bool) []part {
 	return s.parts
 }
 
-// bytesMax bytes without their highest bits, and as many more, have a sum of 16 bits.
+// The sum of 2*bytesMax bytes, each without its highest bit, fits into 16 bits.
 const bytesMax = 256
 
 // Extend adds the next summaries to sum, which ends with the current one: at most n, and only of integers of which none

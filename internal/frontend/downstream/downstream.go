@@ -200,12 +200,9 @@ func (r *Response) NoStore() bool {
 
 // HasNoStore reports whether the Cache-Control of a request or a response has no-store.
 func HasNoStore(h http.Header) bool {
-	for _, value := range h.Values("Cache-Control") {
-		if strings.Contains(strings.ToLower(value), "no-store") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.Values("Cache-Control"), func(value string) bool {
+		return strings.Contains(strings.ToLower(value), "no-store")
+	})
 }
 
 // CopyHeader adds to dst the headers of the response except Content-Length and the hop-by-hop

@@ -9,6 +9,7 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -135,14 +136,11 @@ func newFile(name string) *file {
 	}
 	sum := sha256.Sum256(plain())
 	f := &file{
-		contentType:  contentTypes[path.Ext(name)],
+		contentType:  cmp.Or(contentTypes[path.Ext(name)], "application/octet-stream"),
 		cacheControl: "no-cache", // cached, but revalidated each time: an upgraded server must not show an old UI
 		etag:         hex.EncodeToString(sum[:12]),
 		plain:        plain,
 		compressed:   sync.OnceValue(func() []byte { return compress(plain()) }),
-	}
-	if f.contentType == "" {
-		f.contentType = "application/octet-stream"
 	}
 	if strings.HasPrefix(name, "assets/") {
 		f.cacheControl = "public, max-age=31536000, immutable" // the name contains the hash of the content
@@ -165,7 +163,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	header.Set("Content-Type", f.contentType)
 	header.Set("Cache-Control", f.cacheControl)
 	header.Set("Vary", "Accept-Encoding")
-	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
+	if httpbody.WeightOf(r.Header.Values("Accept-Encoding"), "gzip") > 0 {
 		read, etag = f.compressed, `"`+f.etag+`-gzip"`
 		header.Set("Content-Encoding", "gzip")
 	}
@@ -173,14 +171,4 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	body := read()
 	header.Set("Content-Length", strconv.Itoa(len(body)))           // ServeContent sets none of a compressed body
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // compares If-None-Match with the ETag
-}
-
-func acceptsGzip(accept string) bool {
-	for part := range strings.SplitSeq(accept, ",") {
-		coding, params, _ := strings.Cut(strings.TrimSpace(part), ";")
-		if strings.TrimSpace(coding) == "gzip" && httpbody.Weight(params) > 0 {
-			return true
-		}
-	}
-	return false
 }

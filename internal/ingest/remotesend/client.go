@@ -163,13 +163,9 @@ func refusedWhole(err error) bool {
 	if isRecoverable(err) || !strings.HasPrefix(err.Error(), badRequest) {
 		return false
 	}
-	for _, reason := range []error{storage.ErrOutOfOrderSample, storage.ErrOutOfBounds, storage.ErrTooOldSample,
-		storage.ErrDuplicateSampleForTimestamp} {
-		if strings.Contains(err.Error(), reason.Error()) {
-			return true
-		}
-	}
-	return false
+	reasons := []error{storage.ErrOutOfOrderSample, storage.ErrOutOfBounds, storage.ErrTooOldSample,
+		storage.ErrDuplicateSampleForTimestamp}
+	return slices.ContainsFunc(reasons, func(of error) bool { return strings.Contains(err.Error(), of.Error()) })
 }
 
 // split returns the fields of a request of remote write 1.0. Each is a message of one series with one sample. Joined,

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
-	"golang.org/x/sync/semaphore"
 )
 
 // OTLPOptions of a receiver of OTLP metrics, in addition to Options.
@@ -30,19 +29,13 @@ const otlpCost = 128 << 20
 // configuration, whose section otlp applies.
 func NewOTLPHandler(opts Options, otlp OTLPOptions, to storage.AppendableV2, current func() config.Config,
 	logger *slog.Logger, reg prometheus.Registerer) http.Handler {
-	opts = opts.withDefaults()
-	logger = thin(logger)
-	return &handler{
-		opts:   opts,
-		logger: logger,
-		receiver: remote.NewOTLPWriteHandler(logger, reg, openAppendable{to}, current, remote.OTLPOptions{
-			ConvertDelta: otlp.ConvertDelta, NativeDelta: otlp.NativeDelta, LookbackDelta: otlp.LookbackDelta,
-			EnableTypeAndUnitLabels: opts.TypeAndUnitLabels,
-		}),
-		slots:    make(chan struct{}, opts.InFlightMax),
-		decoding: semaphore.NewWeighted(opts.DecodingMax),
-		fixed:    otlpCost,
-	}
+	h := newHandler(opts, logger)
+	h.fixed = otlpCost
+	h.receiver = remote.NewOTLPWriteHandler(h.logger, reg, openAppendable{to}, current, remote.OTLPOptions{
+		ConvertDelta: otlp.ConvertDelta, NativeDelta: otlp.NativeDelta, LookbackDelta: otlp.LookbackDelta,
+		EnableTypeAndUnitLabels: opts.TypeAndUnitLabels,
+	})
+	return h
 }
 
 // openAppender is the appender of a request. The goroutine of the request alone uses it.
@@ -99,7 +92,6 @@ func (a *recordedAppender) Commit() error {
 	return err
 }
 
-// Rollback implements storage.AppenderTransaction.
 func (a *recordedAppender) Rollback() error {
 	a.open.transaction = nil
 	return a.AppenderV2.Rollback()

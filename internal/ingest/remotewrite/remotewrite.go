@@ -104,22 +104,20 @@ func (o Options) accepted() (types remoteapi.MessageTypes) {
 
 // NewHandler creates the receiver.
 func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
-	opts = opts.withDefaults()
-	logger = thin(logger)
-	return &handler{
-		opts:   opts,
-		logger: logger,
-		receiver: remote.NewWriteHandler(logger, reg, to, opts.accepted(), opts.STAsZeroSample, opts.TypeAndUnitLabels,
-			opts.MetadataInWAL),
-		slots:    make(chan struct{}, opts.InFlightMax),
-		decoding: semaphore.NewWeighted(opts.DecodingMax),
-	}
+	h := newHandler(opts, logger)
+	h.receiver = remote.NewWriteHandler(h.logger, reg, to, opts.accepted(), opts.STAsZeroSample, opts.TypeAndUnitLabels,
+		opts.MetadataInWAL)
+	return h
 }
 
-// thin returns a logger for Prometheus' receivers, which log a line for each rejected series, of which a request may
-// have thousands.
-func thin(logger *slog.Logger) *slog.Logger {
-	return slog.New(process.ThinLog(logger.Handler(), 5, 10*time.Second, time.Now))
+// newHandler returns a handler without its receiver. Prometheus' receivers log a line for each rejected series, and a
+// request may have thousands of them.
+func newHandler(opts Options, logger *slog.Logger) *handler {
+	opts = opts.withDefaults()
+	return &handler{
+		opts: opts, logger: slog.New(process.ThinLog(logger.Handler(), 5, 10*time.Second, time.Now)),
+		slots: make(chan struct{}, opts.InFlightMax), decoding: semaphore.NewWeighted(opts.DecodingMax),
+	}
 }
 
 // ServeHTTP implements http.Handler.

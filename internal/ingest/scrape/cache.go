@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"maps"
 	"sync"
 	"unique"
 
@@ -109,11 +110,7 @@ func (c *cache) done(ok bool) (forced bool) {
 		forced = count > 2*c.lastOK+1000
 	}
 	if ok || forced {
-		for text, s := range c.series {
-			if s.seen != c.scrape {
-				delete(c.series, text)
-			}
-		}
+		maps.DeleteFunc(c.series, func(_ string, s *series) bool { return s.seen != c.scrape })
 		c.meta.expire(c.scrape)
 	}
 	c.before, c.tracked = c.tracked, c.before

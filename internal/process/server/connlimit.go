@@ -113,7 +113,6 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (l *limitedListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()

@@ -58,9 +58,7 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 	o.RequestBytesMax = cmp.Or(o.RequestBytesMax, 32<<20)
 	o.ReceiveTimeout = cmp.Or(o.ReceiveTimeout, 30*time.Second)
 	o.ReceiveBytesMax = cmp.Or(o.ReceiveBytesMax, 256<<20)
-	if o.receiveSoon == 0 {
-		o.receiveSoon = min(3*time.Second, o.ReceiveTimeout)
-	}
+	o.receiveSoon = cmp.Or(o.receiveSoon, min(3*time.Second, o.ReceiveTimeout))
 	return o
 }
 
@@ -294,7 +292,6 @@ func (l loggedTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 	return secure, info, err
 }
 
-// Clone implements credentials.TransportCredentials.
 func (l loggedTLS) Clone() credentials.TransportCredentials {
 	return loggedTLS{l.TransportCredentials.Clone(), l.logger}
 }

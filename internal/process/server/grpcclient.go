@@ -149,7 +149,6 @@ func (s *countedStream) SendMsg(m any) error {
 	return err
 }
 
-// RecvMsg implements grpc.ClientStream.
 func (s *countedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {

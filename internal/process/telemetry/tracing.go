@@ -309,7 +309,6 @@ func (s redactedSpan) Attributes() []attribute.KeyValue {
 	return redactedAttributes(s.ReadOnlySpan.Attributes())
 }
 
-// Events implements tracesdk.ReadOnlySpan.
 func (s redactedSpan) Events() []tracesdk.Event {
 	events := slices.Clone(s.ReadOnlySpan.Events())
 	for i := range events {
@@ -318,22 +317,12 @@ func (s redactedSpan) Events() []tracesdk.Event {
 	return events
 }
 
-// redactedAttributes returns the same attributes, copied if one has a password.
 func redactedAttributes(all []attribute.KeyValue) []attribute.KeyValue {
-	copied := false
+	all = slices.Clone(all)
 	for i, a := range all {
-		if a.Value.Type() != attribute.STRING {
-			continue
+		if a.Value.Type() == attribute.STRING {
+			all[i].Value = attribute.StringValue(redact.Value(a.Value.AsString()))
 		}
-		text := a.Value.AsString()
-		shown := redact.Value(text)
-		if shown == text {
-			continue
-		}
-		if !copied {
-			all, copied = slices.Clone(all), true
-		}
-		all[i] = attribute.String(string(a.Key), shown)
 	}
 	return all
 }

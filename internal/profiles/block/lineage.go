@@ -34,12 +34,7 @@ func contains(all, some [][16]byte) bool {
 	for _, id := range all {
 		set[id] = true
 	}
-	for _, id := range some {
-		if !set[id] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(some, func(id [16]byte) bool { return !set[id] })
 }
 
 // Lineage describes which of a tenant's blocks have the same rows.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -170,11 +171,7 @@ func (t *tenants) evictIdle(now time.Time) error {
 	}
 	if now.Sub(t.swept) > time.Minute {
 		t.swept = now
-		for name, known := range t.byName {
-			if known.idle(now) {
-				delete(t.byName, name)
-			}
-		}
+		maps.DeleteFunc(t.byName, func(_ string, known *tenant) bool { return known.idle(now) })
 	}
 	if len(t.byName) >= t.max {
 		return limitError("tenants", "the limit of %d tenants is reached", len(t.byName))
@@ -218,11 +215,7 @@ func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time)
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax && now.Sub(t.swept) > time.Minute {
 		t.swept = now
-		for hash, last := range t.series {
-			if now.Sub(last) > seriesIdle {
-				delete(t.series, hash)
-			}
-		}
+		maps.DeleteFunc(t.series, func(_ uint64, last time.Time) bool { return now.Sub(last) > seriesIdle })
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax {
 		return limitError("series", "%d new label sets of profiles and their samples in addition to %d "+

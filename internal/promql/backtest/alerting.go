@@ -214,7 +214,7 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 	return vector, ctx.Err()
 }
 
-// wake makes a.active those that an evaluation before a time may change.
+// wake makes active the alerts that an evaluation before a time may change; all others are asleep until then.
 func (a *alerting) wake(before int64) {
 	all := append(a.active, a.asleep...)
 	a.wakeAt, a.active, a.asleep = before, all[:0], a.asleep[:0]

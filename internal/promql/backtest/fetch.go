@@ -92,11 +92,10 @@ func (f *fetched) at(ms int64, runs bool) []hit {
 		i := r.live[k].row
 		row, next := &r.rows[i], &r.next[i]
 		if rest := row.Floats[next.floats:]; len(rest) > 0 && max(rest[0].T, next.ms) < end {
-			n := 1
+			now, n := max(rest[0].T, next.ms), 1
 			if runs {
 				n = r.successive(rest)
 			}
-			now := max(rest[0].T, next.ms)
 			f.hits = append(f.hits, hit{series: r.series + i, value: rest[0].F, ms: now, run: rest[:n]})
 			if next.ms = now + r.stepMS; n > 1 || len(rest) == 1 || !r.stands(rest[0]) || next.ms >= rest[1].T {
 				next.floats += n

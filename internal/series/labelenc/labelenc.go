@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -154,8 +155,8 @@ func Compare(a, b []byte) int {
 	}
 }
 
-// wholeLabels returns the offset of the first label of set that does not end within its first n bytes, and the offset of
-// the label before it; -1: there is none. It reads the lengths of labels, not their texts.
+// wholeLabels returns the offset of the first label that does not end within the first n bytes of a set, and the offset
+// of the label before it; -1: there is none. It reads the lengths of labels, not their texts.
 func wholeLabels(set []byte, n int) (at, before int) {
 	before = -1
 	for at+1 < n {
@@ -231,21 +232,12 @@ func AppendWithout(dst, set []byte, names []string) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		if !contains(names, name) {
+		if !slices.ContainsFunc(names, func(n string) bool { return n == string(name) }) {
 			dst = append(dst, set[:len(set)-len(rest)]...)
 		}
 		set = rest
 	}
 	return dst, nil
-}
-
-func contains(names []string, name []byte) bool {
-	for _, n := range names {
-		if n == string(name) {
-			return true
-		}
-	}
-	return false
 }
 
 // All returns the labels of a set, up to the first one that is not valid. Names and values alias the set.

@@ -17,6 +17,7 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,14 +68,9 @@ func (o Options) withDefaults() Options {
 	if o.SelectsMax <= 0 {
 		o.SelectsMax = 4
 	}
-	if o.BytesMax == 0 {
-		o.BytesMax = 4 << 30
-	}
+	o.BytesMax, o.SortBytesMax = cmp.Or(o.BytesMax, 4<<30), cmp.Or(o.SortBytesMax, 256<<20)
 	if o.TotalWait <= 0 {
 		o.TotalWait = 10 * time.Second
-	}
-	if o.SortBytesMax == 0 {
-		o.SortBytesMax = 256 << 20
 	}
 	return o
 }

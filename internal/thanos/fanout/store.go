@@ -3,6 +3,7 @@ package fanout
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,13 +37,13 @@ type known struct {
 
 // Status is the state of a store for the stores page.
 type Status struct {
-	Name             string
-	LastCheck        time.Time // time of the last Info
-	LastError        error     // nil: healthy
-	Component        string    // "" if it never responded
-	LabelSets        []labels.Labels
-	MinMS, MaxMS     int64
-	HasStore, Strict bool
+	Name         string
+	LastCheck    time.Time // time of the last Info
+	LastError    error     // nil: healthy
+	Component    string    // "" if it never responded
+	LabelSets    []labels.Labels
+	MinMS, MaxMS int64
+	Strict       bool
 }
 
 // setInfo records a response to Info and the selected part of it, or the error of the request. changed reports whether
@@ -108,7 +109,7 @@ func (s *store) status() Status {
 			}
 		}
 		if info.Store != nil {
-			st.MinMS, st.MaxMS, st.HasStore = info.Store.MinMS, info.Store.MaxMS, true
+			st.MinMS, st.MaxMS = info.Store.MinMS, info.Store.MaxMS
 		}
 	}
 	return st
@@ -136,31 +137,19 @@ func mayHold(info *storeapi.Info, minMS, maxMS int64, matchers []*labels.Matcher
 
 // anyMatches reports whether one of the label sets may match, or there are no sets.
 func anyMatches(sets []labels.Labels, matchers []*labels.Matcher) bool {
-	for _, set := range sets {
-		if !contradicts(set, matchers) {
-			return true
-		}
-	}
-	return len(sets) == 0
+	return len(sets) == 0 || slices.ContainsFunc(sets, func(s labels.Labels) bool { return !contradicts(s, matchers) })
 }
 
 // contradicts reports whether a matcher does not match the value of a label in set. Matchers on labels that set does
 // not have are ignored.
 func contradicts(set labels.Labels, matchers []*labels.Matcher) bool {
-	for _, m := range matchers {
-		if set.Has(m.Name) && !m.Matches(set.Get(m.Name)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(matchers, func(m *labels.Matcher) bool {
+		return set.Has(m.Name) && !m.Matches(set.Get(m.Name))
+	})
 }
 
 // picked reports whether a request queries the store at an address. choice is Request.Stores.
 func picked(choice [][]*labels.Matcher, address string) bool {
-	for _, matchers := range choice {
-		if !contradicts(labels.FromStrings("__address__", address), matchers) {
-			return true
-		}
-	}
-	return len(choice) == 0
+	set := labels.FromStrings("__address__", address)
+	return len(choice) == 0 || slices.ContainsFunc(choice, func(ms []*labels.Matcher) bool { return !contradicts(set, ms) })
 }

@@ -142,7 +142,7 @@ const smallFrameBytes = 4 << 10
 // smallFrames is the pool of buffers for small messages.
 var smallFrames = framePool{bufpool.New(smallFrameBytes, smallFrameBytes)}
 
-// DATA frames of these lengths take most of the bytes of a stream.
+// Most bytes of a stream are in DATA frames of these lengths.
 const (
 	dataFrameBytes    = 16 << 10 // the longest that gRPC sends
 	dataFrameMinBytes = 4 << 10  // gRPC has smaller buffers for shorter ones
@@ -151,8 +151,7 @@ const (
 // received is the pool of gRPC's buffers for what it receives.
 var received = receivePool{mem.DefaultBufferPool(), framePool{bufpool.New(dataFrameBytes, dataFrameBytes)}}
 
-// receivePool is gRPC's own pool, which clears a buffer before gRPC fills it, except that it does not clear those of DATA
-// frames.
+// receivePool is gRPC's own pool, except that buffers of DATA frames are not cleared before gRPC fills them.
 type receivePool struct {
 	mem.BufferPool
 	data framePool

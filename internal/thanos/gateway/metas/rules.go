@@ -145,10 +145,5 @@ func setOf(sets map[*bucket.Meta]map[ulid.ULID]bool, m *bucket.Meta) map[ulid.UL
 }
 
 func hasAll(set map[ulid.ULID]bool, all []ulid.ULID) bool {
-	for _, s := range all {
-		if !set[s] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(all, func(id ulid.ULID) bool { return !set[id] })
 }

@@ -1,7 +1,6 @@
 package backtest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,11 +46,8 @@ type alerting struct {
 	evaluation int
 	known      map[uint64]*alert // by hash of labels
 	active     []waiting
-	asleep     []waiting // further active ones, none of which any evaluation before wakeAt changes
-	wakeAt     int64     // in ns
-	numbered   int       // alerts that have become active
-	found      []*alert  // of the current evaluation
-	due        []*alert  // active ones that the current evaluation may change
+	found      []*alert // of the current evaluation
+	due        []*alert // active ones that the current evaluation may change
 }
 
 // waiting is an active alert that no evaluation before wake changes, in ns. The time is here, not in the alert, because
@@ -66,7 +62,6 @@ type alert struct {
 	labels                                              labels.Labels
 	state                                               promrules.AlertState
 	active                                              bool
-	number                                              int   // in the order in which alerts have become active
 	seenIn                                              int   // the evaluation that has found it last
 	until                                               int64 // the last evaluation known to have the label set
 	due                                                 int64 // until then, an evaluation that has it changes nothing
@@ -138,13 +133,10 @@ func queries(text string) bool {
 func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (promql.Vector, error) {
 	runs := !a.stepwise && !a.rule.writes
 	hits := f.at(at.UnixMilli(), runs)
-	now := ts.UnixNano()
-	if now >= a.wakeAt {
-		a.wake(now + liveSteps*int64(a.rule.group.Interval()))
-	}
 	if len(hits) == 0 && len(a.active) == 0 {
 		return nil, nil
 	}
+	now := ts.UnixNano()
 	a.evaluation++
 	a.found = a.found[:0]
 	for _, h := range hits {
@@ -155,7 +147,6 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		if runs && (al.until >= now || al.seenIn == a.evaluation) {
 			a.stepwise = true
 			f.rewind(at.UnixMilli())
-			a.wake(math.MaxInt64)
 			for i, al := range a.active { // this evaluation may fail: runs end before it
 				a.active[i].wake = never
 				if al.until >= now {
@@ -187,8 +178,6 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 		}
 		if !al.active {
 			al.active = true
-			a.numbered++
-			al.number = a.numbered
 			a.active = append(a.active, waiting{never, al})
 		}
 		al.state, al.activeAt = promrules.StatePending, now
@@ -212,20 +201,6 @@ func (a *alerting) evaluate(ctx context.Context, f *fetched, ts, at time.Time) (
 	}
 	a.send(ctx, ts)
 	return vector, ctx.Err()
-}
-
-// wake makes active the alerts that an evaluation before a time may change; all others are asleep until then.
-func (a *alerting) wake(before int64) {
-	all := append(a.active, a.asleep...)
-	a.wakeAt, a.active, a.asleep = before, all[:0], a.asleep[:0]
-	for _, al := range all {
-		if al.wake < before {
-			a.active = append(a.active, al)
-		} else {
-			a.asleep = append(a.asleep, al)
-		}
-	}
-	clear(all[len(a.active):])
 }
 
 // step changes the states of all active alerts.
@@ -286,9 +261,6 @@ func (a *alerting) step(ts, at time.Time) (pending int, vector promql.Vector) {
 	}
 	clear(a.active[len(left):])
 	a.active = left
-	if len(a.due) > 1 {
-		slices.SortFunc(a.due, func(x, y *alert) int { return cmp.Compare(x.number, y.number) })
-	}
 	return pending, vector
 }
 

@@ -14,9 +14,6 @@ import (
 // writes of 256 KiB there are twice as many, and they take 5 % more CPU time.
 const writeBytes = 512 << 10
 
-// firstBytes is the size of the first write of frames, which the client waits for.
-const firstBytes = 16 << 10
-
 var buffers = bufpool.New(writeBytes+96<<10, 4<<20)
 
 // errSlowReader is returned when the client reads a response too slowly.
@@ -50,13 +47,9 @@ func (s *responseWriter) free() {
 	buffers.Put(s.pooled)
 }
 
-// reserve flushes the buffer unless n more bytes fit into the next write. A message longer than the buffer grows it.
+// reserve flushes the buffer unless n more bytes fit. A message longer than the buffer grows it.
 func (s *responseWriter) reserve(n int) error {
-	limit := writeBytes
-	if !s.begun {
-		limit = firstBytes
-	}
-	if len(s.buf) == 0 || len(s.buf)+n <= limit {
+	if len(s.buf) == 0 || len(s.buf)+n <= writeBytes {
 		return nil
 	}
 	return s.flush()

@@ -5,8 +5,7 @@
 // order, either as frames of chunks, as they are stored, or as samples. Both response
 // types are written through one buffer of 512 KiB, so that memory does not grow with
 // the response. There is an exception: a response of samples takes 24 bytes for each series that
-// may grow (the range reaches into the head) or has histograms. The client waits for the first
-// frames: they are written once they have 16 KiB. An error before the first byte
+// may grow (the range reaches into the head) or has histograms. An error before the first byte
 // has a status code. A later error cuts the connection, so that no client takes a partial
 // response for a complete one.
 //

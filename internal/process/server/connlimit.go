@@ -130,6 +130,14 @@ type limitedConn struct {
 	element *list.Element // in the list of idle ones; nil: not idle
 }
 
+// SetLinger is net.TCPConn's: with 0, Close resets the connection.
+func (c *limitedConn) SetLinger(sec int) error {
+	if c, ok := c.Conn.(*net.TCPConn); ok {
+		return c.SetLinger(sec)
+	}
+	return nil
+}
+
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
 	defer c.release()

@@ -3,10 +3,12 @@ package server
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,5 +144,30 @@ func TestLimit_ClosingTheListenerEndsTheWait(t *testing.T) {
 	_ = waiting.Close()
 	if err := first.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestConnLimit_AConnectionCanBeReset(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newConnLimit(1).listener(tcp)
+	defer l.Close()
+	client, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(interface{ SetLinger(sec int) error }).SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%v, want a reset connection", err)
 	}
 }

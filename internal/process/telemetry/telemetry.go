@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime"
 	"slices"
@@ -144,12 +145,31 @@ func (reg *Registry) Instrumented(next http.Handler) http.Handler {
 				if err, _ := p.(error); !errors.Is(err, http.ErrAbortHandler) {
 					reg.panics.Inc()
 				}
+				if !r.ProtoAtLeast(1, 1) {
+					reset(w)
+				}
 				panic(p) // the server logs it and cuts the connection
 			}
 		}()
 		served.CaptureMetrics(w, func(w http.ResponseWriter) { next.ServeHTTP(w, r) })
 		finished = true
 	})
+}
+
+// reset makes a partial response over HTTP/1.0 fail at the client. Such a response has no length, and ends when its
+// connection is closed, so that it would look complete.
+func reset(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secure.NetConn()
+	}
+	if c, ok := conn.(interface{ SetLinger(sec int) error }); ok {
+		_ = c.SetLinger(0)
+	}
+	_ = conn.Close()
 }
 
 // Aborted is the label value "code" of a response that was cut off, either on purpose, so

@@ -1,9 +1,13 @@
 package telemetry
 
 import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -51,6 +55,42 @@ func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
 	}
 	if n := process.Panics(reg.Own, "http").Get(); n != 1 {
 		t.Errorf("%d panics are counted, want that of /none", n)
+	}
+}
+
+func TestRegistry_APartialResponseNeverLooksComplete(t *testing.T) {
+	half := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, 64<<10))
+		panic(http.ErrAbortHandler)
+	})
+	for _, secure := range []bool{false, true} {
+		server, dial := httptest.NewUnstartedServer(New().Instrumented(half)), net.Dial
+		defer server.Close()
+		if secure {
+			server.StartTLS()
+			dial = func(network, address string) (net.Conn, error) {
+				return tls.Dial(network, address, server.Client().Transport.(*http.Transport).TLSClientConfig)
+			}
+		} else {
+			server.Start()
+		}
+		for _, version := range []string{"HTTP/1.0", "HTTP/1.1"} {
+			conn, err := dial("tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := fmt.Fprintf(conn, "GET / %s\r\nHost: a\r\n\r\n", version); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err == nil {
+				_, err = io.ReadAll(resp.Body)
+			}
+			if err == nil {
+				t.Errorf("%s, TLS %v: a partial response looks complete", version, secure)
+			}
+		}
 	}
 }
 

@@ -19,7 +19,8 @@ const (
 	costValue    = 15
 	costSpan     = 2*32 + 2*20 // a span of one sample and one type; slices that grow are up to twice as long
 	costTrace    = 2*16 + 48
-	costSeries   = 600 // without its labels: those of its type, the shared set's handle, an entry of a map
+	costSeries   = 600 // without its labels: the shared set's handle, an entry of a map, what slices allocate in advance
+	labelBytes   = 25  // of a label beside its texts, or the name and separators of a label of a type
 	costLabels   = 3   // for a byte of labels: alone, with those of the type, as a key
 )
 
@@ -29,17 +30,39 @@ func costOf(pushed ...profiles.RawProfile) int64 {
 	for i := range pushed {
 		p, d := &pushed[i], pushed[i].Profile
 		samples, types, rows := int64(len(d.Samples)), int64(len(d.SampleTypes)), int64(1)
+		set := int64(len(p.Labels)) // the longest label set
 		if d.HasLabels() {
 			rows = min(samples, profiles.SplitsMax)
+			set += longestLabels(d)
 			sum += samples * (costSpan*types + costTrace)
 		}
 		rows *= types
 		sum += int64(d.RawBytes()) + costNode*int64(d.Nodes()) + costText*int64(d.Strings()) +
 			costFunction*int64(len(d.Functions))
 		sum += costFrame*int64(len(d.Lines)+len(d.Locations)) + samples*(costSample+costValue*types)
-		sum += rows * (rowBytes + lastRowBytes + costSeries + costLabels*int64(len(p.Labels)))
+		sum += rows * (rowBytes + lastRowBytes + costSeries + costLabels*set + longestType(d) + int64(len(p.Labels)))
 	}
 	return sum
+}
+
+// longestLabels returns an upper bound of the bytes of the labels of a sample, encoded.
+func longestLabels(d *pprof.Profile) (longest int64) {
+	for i := range d.Samples {
+		n := 0
+		for _, l := range d.Labels(&d.Samples[i]) {
+			n += len(d.ValidText(l.Key)) + len(d.ValidText(l.Text)) + labelBytes
+		}
+		longest = max(longest, int64(n))
+	}
+	return longest
+}
+
+// longestType returns an upper bound of the bytes of the labels of a type, without the name in its text.
+func longestType(d *pprof.Profile) (longest int64) {
+	for _, t := range append(d.SampleTypes[:len(d.SampleTypes):len(d.SampleTypes)], d.PeriodType) {
+		longest = max(longest, int64(len(d.ValidText(t.Type))+len(d.ValidText(t.Unit))))
+	}
+	return 4*longest + 5*labelBytes // of the sample and of the period, alone and in the text
 }
 
 // memoryError returns the error of a push refused for lack of memory.

@@ -445,7 +445,7 @@ func (h *head) seriesOf(plain []byte, t uint32) uint32 {
 	n := uint32(len(h.series))
 	h.bySet[string(h.seriesKey)] = n
 	h.series = append(h.series, block.NewSeries(t, h.ofTypes[t], plain))
-	h.bytes += costSeries + costLabels*len(plain)
+	h.bytes += costSeries + costLabels*len(plain) + len(h.ofTypes[t])
 	return n
 }
 

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -595,13 +594,6 @@ func TestHead_StoredRowsAreVisitedOnceForAProfile(t *testing.T) {
 
 func TestHead_SmallLabelSetsAreNotUnderestimated(t *testing.T) {
 	s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC() // the first one frees what pools hold
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	push := func(from, to int) {
 		for at := from; at < to; at += 1000 {
 			var batch []profiles.RawProfile

@@ -12,6 +12,9 @@ func NewWorkers(n int) *Workers { return &Workers{make(chan struct{}, max(0, n))
 // Any reports whether there are workers, busy or not.
 func (w *Workers) Any() bool { return w != nil && cap(w.slots) > 0 }
 
+// batches returns how many batches of a stage are in memory at most.
+func (w *Workers) batches() int { return ahead * (1 + cap(w.slots)) }
+
 func (w *Workers) try() bool {
 	select {
 	case w.slots <- struct{}{}:
@@ -74,7 +77,7 @@ const ahead = 2
 // Run runs a stage until all batches are consumed, or until Consume fails: then Run returns the error of Consume. When
 // Run returns, no worker is busy with the stage. If a function of the stage panics, Run panics with the same value.
 func Run[B any](w *Workers, stage Stage[B]) error {
-	r := &run[B]{Stage: stage, workers: w, ring: make([]*slot[B], ahead*(1+cap(w.slots)))}
+	r := &run[B]{Stage: stage, workers: w, ring: make([]*slot[B], w.batches())}
 	defer r.stop()
 	for number := 0; ; number++ {
 		r.spawn()

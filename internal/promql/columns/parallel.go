@@ -16,12 +16,14 @@ const (
 	// stepsAlone is the number of steps, summed over its series, that a selection computes before it uses workers.
 	stepsAlone = 1024
 	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single series may exceed the bytes,
-	// and batchLeast the steps: to pass on a batch takes as long as to read some series. 256 KiB stay in the CPU cache
-	// until they are decoded.
-	batchSeries = 64
-	batchLeast  = 8
-	batchBytes  = 256 << 10
-	batchSteps  = 32 << 10
+	// and a batch may have batchLeast series of any number of steps, because to pass it on takes as long as to read some
+	// series; with more cores fewer, so that all batches of a selection have at most batchesLeast in this way. 256 KiB
+	// stay in the CPU cache until they are decoded.
+	batchSeries  = 64
+	batchLeast   = 8
+	batchesLeast = 64
+	batchBytes   = 256 << 10
+	batchSteps   = 32 << 10
 )
 
 // parallel reports whether several goroutines may compute the series of a selection. Two cases need a single goroutine:
@@ -72,7 +74,7 @@ type batchEnds struct{ labels, chunks int }
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	b.labels, b.metrics, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.metrics[:0], b.chunks[:0],
 		b.data[:0], b.ends[:0], b.floats[:0], 0, 0
-	most := min(ev.engine.together, max(batchLeast, batchSteps/ev.steps))
+	most := min(ev.engine.together, max(1, batchSteps/ev.steps, min(batchLeast, batchesLeast/ev.engine.opts.Workers.batches())))
 	for b.size < most && b.bytes < batchBytes && ev.ctx.Err() == nil && set.next() {
 		set.keep(b)
 		b.size++
